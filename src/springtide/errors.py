@@ -1,0 +1,65 @@
+"""Everything that Springtide raises, in one tree.
+
+    SpringtideError
+    ├── TopologyError      the graph, a name, a schema or a function is wrong
+    ├── OptionError        an option, a policy or a value that does not exist or does not fit
+    ├── TraceError         a rate trace that cannot be read
+    ├── SetupError         Java, Spark or the cluster cannot be used as it is
+    ├── CheckpointError    a checkpoint of another topology, or in use
+    ├── RecordError        a record failed and the operator is told to stop
+    └── RunError           a query failed for good
+
+The first four are wrong use: nothing was started or changed when they are raised, and the command line exits with 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpringtideError(Exception):
+    """The root of every error that Springtide raises on purpose."""
+
+
+class TopologyError(SpringtideError):
+    """A topology that cannot run: says which operator, what is wrong and how to mend it."""
+
+
+class OptionError(SpringtideError):
+    """An option, name or value that does not exist or does not fit."""
+
+
+class TraceError(SpringtideError):
+    """A rate trace that cannot be read: says file, line number and content."""
+
+
+class SetupError(SpringtideError):
+    """Java, Spark or the cluster cannot be used as it is."""
+
+
+class CheckpointError(SpringtideError):
+    """A checkpoint that belongs to another topology, or that another driver holds."""
+
+
+class RecordError(SpringtideError):
+    """A record failed in an operator whose ``on_error`` is ``"stop"``."""
+
+
+class RunError(SpringtideError):
+    """A query failed again and again, and was given up."""
+
+
+WRONG_USE = (TopologyError, OptionError, TraceError, SetupError, CheckpointError)
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """The end of an error message: the allowed names, the closest ones first.
+
+    >>> nearest("statik", ["static", "scripted"])
+    "did you mean 'static'? Allowed: scripted, static"
+    """
+    names = sorted(allowed)
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
+    return f"{hint}Allowed: {', '.join(names) or 'none'}"

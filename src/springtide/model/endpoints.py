@@ -1,0 +1,106 @@
+"""Where records come from and where they go: what was asked for, not how it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from springtide.model.rate import Rate
+
+
+class Guarantee(StrEnum):
+    """How often a record of the source shows in a sink when things crash."""
+
+    EXACTLY_ONCE = "exactly once"
+    AT_LEAST_ONCE = "at least once"
+
+
+@dataclass(frozen=True)
+class GenerateSource:
+    """Seeded records at a rate. ``limit`` ends the stream after so many records; None goes on as the rate does."""
+
+    make: Callable[[Any], Any]
+    rate: Rate
+    seed: int = 0
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class FilesSource:
+    """New files of a folder, in the order of their age; ``created`` names the column with a record's creation time."""
+
+    path: str
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    created: str | None = None
+    max_files: int | None = None
+
+
+@dataclass(frozen=True)
+class DataFrameSource:
+    """Any streaming DataFrame: one that is there already, or a function that makes one from a session."""
+
+    frame: Any
+    created: str | None = None
+
+
+SourceSpec = GenerateSource | FilesSource | DataFrameSource
+
+
+@dataclass(frozen=True)
+class FilesSink:
+    """Files in a folder that only ever holds whole, committed batches."""
+
+    path: str
+    format: str = "parquet"
+    guarantee = Guarantee.EXACTLY_ONCE
+
+
+@dataclass(frozen=True)
+class TableSink:
+    """A table of Spark's catalog. With ``batch_column`` each batch overwrites its own partition, so that a replay
+    changes nothing: exactly once. Without it a batch is appended: at least once."""
+
+    name: str
+    format: str = "parquet"
+    batch_column: str | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE if self.batch_column else Guarantee.AT_LEAST_ONCE
+
+
+@dataclass(frozen=True)
+class ConsoleSink:
+    """The first rows of every batch, printed."""
+
+    rows: int = 20
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+
+@dataclass(frozen=True)
+class MemorySink:
+    """Rows kept on the driver, for tests and notebooks; ``springtide.sink.memory`` tells how to read them."""
+
+    name: str
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+
+@dataclass(frozen=True)
+class ForeachSink:
+    """A Python function, called on the driver once per batch with the batch's DataFrame and number."""
+
+    function: Callable[[Any, int], object]
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+
+@dataclass(frozen=True)
+class DiscardSink:
+    """Counts records and keeps none: for measurements."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+
+SinkSpec = FilesSink | TableSink | ConsoleSink | MemorySink | ForeachSink | DiscardSink

@@ -1,0 +1,40 @@
+"""What one manager wants (a request), and what was granted (a plan)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a policy wants for one operator, how much it matters, and why."""
+
+    operator: str
+    degree: int
+    reason: str
+    score: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was granted. A batch takes the plan in force when it starts, and keeps it through every replay.
+
+    ``degrees``: replicas per operator. ``slots``: how many tasks run at once. ``widths``: tasks per operator's stage.
+    ``read_limit``: the most records a batch reads, None for no limit. ``trigger_s``: the least time between two batches.
+    """
+
+    degrees: Mapping[str, int]
+    slots: int
+    widths: Mapping[str, int]
+    read_limit: int | None = None
+    trigger_s: float = 0.0
+    reason: str = field(default="", compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+        return cls(**document)

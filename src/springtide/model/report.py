@@ -1,0 +1,98 @@
+"""What a batch did: per task and operator, and as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from springtide.model.plan import Plan
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What one task did for one operator in one batch. Times are of the worker's clock, in seconds since 1970."""
+
+    operator: str
+    task: int
+    rows_in: int
+    rows_out: int
+    failures: int
+    busy_s: float
+    started: float
+    finished: float
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds from a record's creation to its commit, over the records of one batch or one run."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One committed batch. ``latency`` and ``backlog`` are None where the source cannot tell, never zero for unknown.
+
+    ``created`` are quantiles of the creation times (seconds since 1970) with the number of records each stands for.
+    """
+
+    batch: int
+    epoch: int
+    plan: Plan
+    started: float
+    committed: float
+    rows_in: int
+    rows_out: int
+    rows_failed: int
+    tasks: tuple[TaskReport, ...]
+    sinks: Mapping[str, int]
+    created: tuple[tuple[float, float], ...] = ()
+    backlog: int | None = None
+    phases_ms: Mapping[str, float] | None = None
+
+    @property
+    def duration_s(self) -> float:
+        return self.committed - self.started
+
+    @property
+    def latency(self) -> Latency | None:
+        return latency_of([(self.committed - at, weight) for at, weight in self.created])
+
+    def to_json(self) -> dict[str, Any]:
+        latency = self.latency
+        return {**asdict(self), "latency_ms": None if latency is None else asdict(latency)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> BatchReport:
+        known = {k: v for k, v in document.items() if k != "latency_ms"}
+        known["plan"] = Plan.from_json(known["plan"])
+        known["tasks"] = tuple(TaskReport(**task) for task in known["tasks"])
+        known["created"] = tuple((at, weight) for at, weight in known["created"])
+        return cls(**known)
+
+
+def latency_of(waits: list[tuple[float, float]]) -> Latency | None:
+    """The distribution of weighted waiting times in seconds.
+
+    >>> latency_of([(0.1, 1), (0.3, 1)])
+    Latency(mean=200.0, p50=100.0, p95=300.0, p99=300.0)
+    """
+    if not waits:
+        return None
+    waits = sorted(waits)
+    total = sum(weight for _, weight in waits)
+
+    def quantile(q: float) -> float:
+        below = 0.0
+        for wait, weight in waits:
+            below += weight
+            if below >= q * total - 1e-9:
+                return wait * 1000
+        return waits[-1][0] * 1000
+
+    mean = sum(wait * weight for wait, weight in waits) / total * 1000
+    return Latency(round(mean, 3), *(round(quantile(q), 3) for q in (0.5, 0.95, 0.99)))

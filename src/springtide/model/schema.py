@@ -1,0 +1,129 @@
+"""Schemas of records: from frozen dataclasses to Arrow and back.
+
+A record is an instance of a dataclass; between tasks it is a row of an Arrow record batch. ``schema_of`` gives the
+Arrow schema of a dataclass, ``record_class`` a dataclass for a schema that came without one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import keyword
+import types
+import typing
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.errors import TopologyError
+
+_PLAIN: dict[Any, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.datetime: pa.timestamp("us", tz="UTC"),
+    datetime.date: pa.date32(),
+    decimal.Decimal: pa.decimal128(38, 18),
+}
+_ALLOWED = "bool, int, float, str, bytes, datetime, date, Decimal, list[T], dict[K, V], T | None, or a dataclass of these"
+
+
+def is_record_class(candidate: object) -> bool:
+    """Whether this is a dataclass, so that its instances can be records."""
+    return isinstance(candidate, type) and dataclasses.is_dataclass(candidate)
+
+
+def schema_of(record: type) -> pa.Schema:
+    """The Arrow schema of a dataclass.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Trip:
+    ...     route: str
+    ...     fare: float | None
+    >>> schema_of(Trip)
+    route: string not null
+    fare: double
+    """
+    if not is_record_class(record):
+        raise TopologyError(f"{record!r} is not a dataclass; a record's schema comes from a frozen dataclass")
+    return pa.schema(_fields_of(record))
+
+
+def _fields_of(record: type) -> list[pa.Field]:
+    hints = typing.get_type_hints(record)
+    return [_field(record, field.name, hints[field.name]) for field in dataclasses.fields(record)]
+
+
+def _field(record: type, name: str, hint: Any) -> pa.Field:
+    inner, nullable = _without_none(hint)
+    return pa.field(name, _arrow_type(f"{record.__name__}.{name}", inner), nullable=nullable)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        rest = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        if len(rest) == 1 and len(rest) < len(typing.get_args(hint)):
+            return rest[0], True
+    return hint, False
+
+
+def _arrow_type(where: str, hint: Any) -> pa.DataType:
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if is_record_class(hint):
+        return pa.struct(_fields_of(hint))
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is list and len(args) == 1:
+        inner, nullable = _without_none(args[0])
+        return pa.list_(pa.field("element", _arrow_type(where, inner), nullable=nullable))
+    if origin is dict and len(args) == 2:
+        value, nullable = _without_none(args[1])
+        return pa.map_(_arrow_type(where, args[0]), pa.field("value", _arrow_type(where, value), nullable=nullable))
+    raise TopologyError(f"{where}: {hint!r} is no type of a record's field; allowed: {_ALLOWED}")
+
+
+def as_schema(given: object, where: str) -> tuple[pa.Schema, type | None]:
+    """What a user passed as ``schema=``: a dataclass, an Arrow schema, or a mapping of names to Python types."""
+    if isinstance(given, pa.Schema):
+        return given, None
+    if is_record_class(given):
+        assert isinstance(given, type)
+        return schema_of(given), given
+    if isinstance(given, dict):
+        made = dataclasses.make_dataclass("Record", list(given.items()), frozen=True)
+        return schema_of(made), None
+    raise TopologyError(f"{where}: schema={given!r} is neither a dataclass, nor a pyarrow.Schema, nor a dict of types")
+
+
+def record_class(schema: pa.Schema) -> type:
+    """A frozen dataclass with the fields of a schema, for sources that were given a schema without a class."""
+    for name in schema.names:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise TopologyError(f"column {name!r} is no Python name; rename it, or read it with map_batches or sql")
+    return dataclasses.make_dataclass("Record", schema.names, frozen=True)
+
+
+def misfits(offered: pa.Schema, wanted: pa.Schema) -> list[str]:
+    """What keeps records of one schema from being read as another; extra columns do not.
+
+    >>> misfits(pa.schema({"a": pa.int64()}), pa.schema({"a": pa.string(), "b": pa.int64()}))
+    ["'a' is int64, wanted string", "'b' is missing (there are: a)"]
+    """
+    faults = []
+    for field in wanted:
+        position = offered.get_field_index(field.name)
+        if position < 0:
+            faults.append(f"{field.name!r} is missing (there are: {', '.join(offered.names)})")
+        elif offered.field(position).type != field.type:
+            faults.append(f"{field.name!r} is {offered.field(position).type}, wanted {field.type}")
+        elif offered.field(position).nullable and not field.nullable:
+            faults.append(f"{field.name!r} may be null, wanted {field.type} not null")
+    return faults
+
+
+def described(schema: pa.Schema | None) -> list[list[str]]:
+    """A schema as JSON, for fingerprints and messages."""
+    return [] if schema is None else [[f.name, str(f.type), "null" if f.nullable else "not null"] for f in schema]

@@ -1,0 +1,218 @@
+"""A topology: a directed acyclic graph of operators, from sources to sinks. A frozen value that is valid or was never made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.errors import TopologyError
+from springtide.model import schema as schemas
+from springtide.model.endpoints import SinkSpec, SourceSpec
+
+DEAD_LETTERS = "dead-letters"
+"""The name of the sink that failed records go to; no operator may have it."""
+
+AUTO = "auto"
+"""The grouping of an operator that wants a shuffle but leaves the choice to the run."""
+
+
+class Kind(StrEnum):
+    SOURCE = "source"
+    MAP = "map"
+    FILTER = "filter"
+    FLAT_MAP = "flat_map"
+    MAP_BATCHES = "map_batches"
+    SQL = "sql"
+    UNION = "union"
+    STATEFUL = "stateful"
+    SINK = "sink"
+
+
+class OnError(StrEnum):
+    """What happens to a record whose function raises."""
+
+    DEAD_LETTER = "dead-letter"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """A stateful operator's processor and the number of shards that its keys are cut into, for ever."""
+
+    processor: Any
+    shards: int = 256
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A function on records, how its input is grouped, and what happens when a record fails.
+
+    ``grouping`` None is a ``forward`` edge: the operator runs in its upstream's task, with no shuffle between them.
+    ``parallelism`` is a limit; the degree below it is the policy's to choose.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...] = ()
+    function: Callable[..., Any] | None = None
+    schema: pa.Schema | None = None  # of what it emits; None for a sink
+    record: type | None = None  # the dataclass of what it emits, where there is one
+    accepts: type | None = None  # the dataclass that its function wants, where it says so
+    grouping: str | None = None
+    key: tuple[str, ...] = ()
+    parallelism: int | None = None
+    on_error: OnError = OnError.DEAD_LETTER
+    state: StateSpec | None = None
+    source: SourceSpec | None = None
+    sink: SinkSpec | None = None
+
+    @property
+    def chained(self) -> bool:
+        """Whether it runs in its upstream's task."""
+        return self.grouping is None and self.kind is not Kind.SOURCE
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A named graph of operators, in an order in which every operator comes after its inputs."""
+
+    name: str
+    operators: tuple[Operator, ...]
+    dead_letters: SinkSpec | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
+            raise TopologyError(f"topology name {self.name!r}: use letters, digits, '-', '_' and '.'")
+        _check_names(self)
+        _check_edges(self)
+        _check_order(self)
+        for operator in self.operators:
+            _check_operator(self, operator)
+
+    def __getitem__(self, name: str) -> Operator:
+        return self.by_name[name]
+
+    def __iter__(self) -> Iterator[Operator]:
+        return iter(self.operators)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Operator]:
+        return {operator.name: operator for operator in self.operators}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Operator, ...]]:
+        """The operators that read from each operator."""
+        return {o.name: tuple(c for c in self.operators if o.name in c.inputs) for o in self.operators}
+
+    @cached_property
+    def sources(self) -> tuple[Operator, ...]:
+        return tuple(o for o in self.operators if o.kind is Kind.SOURCE)
+
+    @cached_property
+    def sinks(self) -> tuple[Operator, ...]:
+        return tuple(o for o in self.operators if o.kind is Kind.SINK)
+
+    @cached_property
+    def scalable(self) -> tuple[Operator, ...]:
+        """The operators that a policy grants degrees to: those that do work on records."""
+        return tuple(o for o in self.operators if o.kind not in (Kind.SOURCE, Kind.UNION))
+
+    def input_schema(self, operator: Operator) -> pa.Schema:
+        """What arrives at an operator; all inputs of a union have the same."""
+        schema = self[operator.inputs[0]].schema
+        assert schema is not None
+        return schema
+
+    def __str__(self) -> str:
+        from springtide.model.draw import as_text
+
+        return as_text(self)
+
+    def mermaid(self) -> str:
+        """The graph in Mermaid's notation."""
+        from springtide.model.draw import as_mermaid
+
+        return as_mermaid(self)
+
+
+def _check_names(topology: Topology) -> None:
+    seen: set[str] = set()
+    for operator in topology:
+        if not operator.name or operator.name == DEAD_LETTERS:
+            raise TopologyError(f"an operator is named {operator.name!r}; choose another with name=")
+        if operator.name in seen:
+            raise TopologyError(f"two operators are named {operator.name!r}; give one of them another with name=")
+        seen.add(operator.name)
+
+
+def _check_edges(topology: Topology) -> None:
+    names = topology.by_name
+    for operator in topology:
+        for source in operator.inputs:
+            if source not in names:
+                raise TopologyError(f"operator {operator.name!r} reads from {source!r}, which is not in the topology")
+        if operator.kind is Kind.SOURCE and operator.inputs:
+            raise TopologyError(f"source {operator.name!r} has inputs: {', '.join(operator.inputs)}")
+        if operator.kind is not Kind.SOURCE and not operator.inputs:
+            raise TopologyError(f"operator {operator.name!r} has no input; start from a source")
+        if len(operator.inputs) > 1 and operator.kind is not Kind.UNION:
+            raise TopologyError(f"operator {operator.name!r} has several inputs; unite them first with union()")
+        if operator.kind is not Kind.SINK and not topology.consumers[operator.name]:
+            raise TopologyError(f"operator {operator.name!r} leads to no sink; end it with .to(sink), or leave it out")
+        if operator.kind is Kind.SINK and topology.consumers[operator.name]:
+            reader = topology.consumers[operator.name][0].name
+            raise TopologyError(f"operator {reader!r} reads from the sink {operator.name!r}; sinks emit nothing")
+    if not topology.sources or not topology.sinks:
+        raise TopologyError(f"topology {topology.name!r} needs at least one source and one sink")
+
+
+def _check_order(topology: Topology) -> None:
+    """Every operator after its inputs; what cannot be ordered is a cycle."""
+    placed: set[str] = set()
+    waiting = list(topology.operators)
+    while waiting:
+        ready = [o for o in waiting if all(i in placed for i in o.inputs)]
+        if not ready:
+            raise TopologyError(f"the operators {', '.join(o.name for o in waiting)} form a cycle, or hang on one")
+        placed.update(o.name for o in ready)
+        waiting = [o for o in waiting if o.name not in placed]
+    seen: set[str] = set()
+    for operator in topology:
+        if not set(operator.inputs) <= seen:
+            raise TopologyError(f"operator {operator.name!r} is listed before one of its inputs")
+        seen.add(operator.name)
+
+
+def _check_operator(topology: Topology, operator: Operator) -> None:
+    where = f"operator {operator.name!r}"
+    if operator.parallelism is not None and operator.parallelism < 1:
+        raise TopologyError(f"{where}: parallelism {operator.parallelism} is not allowed; it is at least 1")
+    if operator.kind is not Kind.SINK and operator.schema is None:
+        raise TopologyError(f"{where}: no schema; annotate its return type with a dataclass, or pass schema=")
+    if operator.schema is not None and not operator.schema.names:
+        raise TopologyError(f"{where}: a record needs at least one field")
+    hidden = [n for n in (operator.schema.names if operator.schema is not None else ()) if n.startswith("_springtide")]
+    if hidden:
+        raise TopologyError(f"{where}: column {hidden[0]!r} is Springtide's own; rename it")
+    if operator.kind is Kind.SOURCE:
+        return
+    for name in operator.inputs[1:]:
+        faults = schemas.misfits(topology[name].schema, topology.input_schema(operator))
+        faults += schemas.misfits(topology.input_schema(operator), topology[name].schema)
+        if faults:
+            raise TopologyError(f"{where}: {operator.inputs[0]!r} and {name!r} differ in schema: {'; '.join(faults)}")
+    offered = topology.input_schema(operator)
+    for column in operator.key:
+        if column not in offered.names:
+            raise TopologyError(f"{where}: key {column!r} is not among the columns of {operator.inputs[0]!r}:"
+                                f" {', '.join(offered.names)}")  # fmt: skip
+    if operator.accepts is not None:
+        faults = schemas.misfits(offered, schemas.schema_of(operator.accepts))
+        if faults:
+            raise TopologyError(f"{where} wants {operator.accepts.__name__}, which does not fit what"
+                                f" {operator.inputs[0]!r} emits: {'; '.join(faults)}")  # fmt: skip
