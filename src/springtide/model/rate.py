@@ -1,8 +1,8 @@
 """How many records a generated stream has brought at any time, and when each of them was created.
 
-Every rate is a row of steps of constant rate. Its integral C(t) is the number of records that came by time t; record i
-(from 0) is created when C reaches i + 1. Both directions are plain interpolation, so a record's creation time is a pure
-function of its number, and is the same after a restart.
+Every rate is a row of steps of constant rate. Its integral C(t) is the number of records that came by time t;
+record i (from 0) is created when C reaches i + 1. Within a step both directions are a straight line, so a
+record's creation time is a pure function of its number, and is the same after a restart.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import csv
 import datetime
 import math
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,35 @@ from springtide.errors import OptionError, TraceError
 
 _SAMPLE_S = 0.1
 _HORIZON_S = 86_400.0
+_DECIMALS = 6  # counts are kept to a millionth of a record, so that ten times a tenth make a whole one
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps of a rate, and how many records came by every edge: all that is needed to date the records.
+
+    A part of the steps dates its records exactly as the whole does, so a task needs only those that it reads.
+    """
+
+    edges: npt.NDArray[np.float64]  # seconds; one more than there are steps; inf is an open end
+    counts: npt.NDArray[np.float64]  # how many records came by each edge
+    values: npt.NDArray[np.float64]  # records/s between two edges
+
+    def created(self, first: int, last: int) -> npt.NDArray[np.float64]:
+        """The creation times, in seconds, of the records ``first`` to ``last - 1``."""
+        wanted = np.arange(first + 1, last + 1, dtype=np.float64)
+        ends = np.searchsorted(self.counts, wanted, side="left")  # the first edge by which a record is there
+        if last > first and ends[-1] == len(self.counts):
+            raise OptionError(f"record {last - 1} never comes: the rate brings {int(self.counts[-1])} in all")
+        begins = ends - 1  # the step before that edge brings records, for its count rises
+        times = self.edges[begins] + (wanted - self.counts[begins]) / self.values[begins]
+        return np.minimum(times, self.edges[ends])
+
+    def part(self, first: int, last: int) -> Steps:
+        """The steps that bring the records ``first`` to ``last - 1``."""
+        low, high = np.searchsorted(self.counts, (first + 1, last), side="left")
+        edges = slice(low - 1, high + 1)
+        return Steps(self.edges[edges], self.counts[edges], self.values[low - 1 : high])
 
 
 @dataclass(frozen=True)
@@ -36,38 +67,54 @@ class Rate:
     def __post_init__(self) -> None:
         if not self.starts or len(self.starts) != len(self.values):
             raise OptionError("a rate needs at least one step, and as many starts as values")
-        if any(not math.isfinite(v) or v < 0 for v in self.values):
-            raise OptionError(f"a rate is finite and not negative; got {min(self.values)}")
-        if any(b <= a for a, b in zip(self.starts, (*self.starts[1:], self.end), strict=True)):
-            raise OptionError("the steps of a rate come in the order of time, each longer than nothing")
+        values = np.array(self.values)
+        wrong = values[~(np.isfinite(values) & (values >= 0))]
+        if wrong.size:
+            raise OptionError(f"a rate is finite and not negative; got {wrong[0]}")
+        edges = np.array([*self.starts, self.end])
+        if not (edges[0] >= 0 and np.isfinite(edges[:-1]).all() and (np.diff(edges) > 0).all()):
+            raise OptionError("the steps of a rate come in the order of time, from 0 on, none of them empty")
 
     def __str__(self) -> str:
         return self.label or f"{len(self.starts)} steps"
 
-    @cached_property
-    def _edges(self) -> npt.NDArray[np.float64]:
-        end = self.end if math.isfinite(self.end) else self.starts[-1] + 1.0
-        return np.array([*self.starts, end])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rate, (self.starts, self.values, self.end, self.label)  # what was derived is derived again
 
     @cached_property
-    def _counts(self) -> npt.NDArray[np.float64]:
-        return np.concatenate([[0.0], np.cumsum(np.diff(self._edges) * np.array(self.values))])
+    def steps(self) -> Steps:
+        """The steps with their counts."""
+        edges, values = np.array([*self.starts, self.end]), np.array(self.values)
+        if values[-1] == 0.0:  # nothing comes in that step, so it may as well end; 0 × inf would be no number
+            edges[-1] = min(edges[-1], edges[-2] + 1.0)
+        counts = np.concatenate([[0.0], np.cumsum(np.diff(edges) * values)])
+        return Steps(edges, np.round(counts, _DECIMALS), values)
 
     @property
     def total(self) -> int | None:
         """How many records come in all; None when they never end."""
-        return int(self._counts[-1] + 1e-9) if math.isfinite(self.end) else None
+        last = self.steps.counts[-1]
+        return int(last) if math.isfinite(last) else None
 
     def count(self, t: float) -> int:
-        """How many records were created by ``t`` seconds.
+        """How many records were created by ``t`` seconds: record i is counted from its creation time on.
 
         >>> Rate((0.0,), (10.0,)).count(2.55)
         25
         """
-        t = max(0.0, min(t, self.end))
-        whole = float(np.interp(t, self._edges, self._counts))
-        beyond = max(0.0, t - float(self._edges[-1])) * self.values[-1]
-        return int(whole + beyond + 1e-9)
+        steps, total = self.steps, self.total
+        if t < steps.edges[0]:
+            return 0
+        if total is not None and t >= steps.edges[-1]:
+            return total
+        step = int(np.searchsorted(steps.edges, t, side="right")) - 1
+        guess = steps.counts[step] + steps.values[step] * (t - steps.edges[step])
+        count = int(min(guess, steps.counts[step + 1]))
+        while count > 0 and self._created(count - 1) > t:  # rounding, at most once or twice
+            count -= 1
+        while (total is None or count < total) and self._created(count) <= t:
+            count += 1
+        return count
 
     def created(self, first: int, last: int) -> npt.NDArray[np.float64]:
         """The creation times, in seconds, of the records ``first`` to ``last - 1``.
@@ -75,15 +122,10 @@ class Rate:
         >>> Rate((0.0,), (10.0,)).created(0, 3).tolist()
         [0.1, 0.2, 0.3]
         """
-        wanted = np.arange(first + 1, last + 1, dtype=np.float64)
-        rising = np.concatenate([[True], np.diff(self._counts) > 0])  # a step of rate 0 creates nothing
-        times = np.interp(wanted, self._counts[rising], self._edges[rising])
-        beyond = wanted > self._counts[-1]
-        if beyond.any():
-            if math.isfinite(self.end) or self.values[-1] <= 0:
-                raise OptionError(f"record {last - 1} never comes: the rate brings {self.total} in all")
-            times[beyond] = self._edges[-1] + (wanted[beyond] - self._counts[-1]) / self.values[-1]
-        return times
+        return self.steps.created(first, last)
+
+    def _created(self, index: int) -> float:
+        return float(self.steps.created(index, index + 1)[0])
 
 
 def constant(value: float) -> Rate:
@@ -92,39 +134,60 @@ def constant(value: float) -> Rate:
 
 
 def sampled(function: Callable[[float], float], duration: float = _HORIZON_S) -> Rate:
-    """A function of the time in seconds, sampled in the middle of steps of 0.1 s; the last value holds afterwards."""
+    """A function of the time in seconds, sampled in the middle of steps of 0.1 s; then the last value holds.
+
+    Where the function is below 0 no records come; where it is no number it is refused.
+    """
     steps = max(1, round(duration / _SAMPLE_S))
-    values = tuple(max(0.0, float(function((i + 0.5) * _SAMPLE_S))) for i in range(steps))
-    return Rate(tuple(i * _SAMPLE_S for i in range(steps)), values, label=getattr(function, "__name__", "function"))
+    values = tuple(_sample(function, (i + 0.5) * _SAMPLE_S) for i in range(steps))
+    label = getattr(function, "__name__", "function")
+    return Rate(tuple(i * _SAMPLE_S for i in range(steps)), values, label=label)
+
+
+def _sample(function: Callable[[float], float], t: float) -> float:
+    value = float(function(t))
+    if not math.isfinite(value):
+        name = getattr(function, "__name__", repr(function))
+        raise OptionError(f"rate={name}: at {t:g} s it gives {value}, which is no number of records/s")
+    return max(0.0, value)
 
 
 def trace(path: str | Path, *, speed: float = 1.0, scale: float = 1.0) -> Rate:
     """A CSV file of ``time,value`` lines: seconds or timestamps, and records/s from then until the next line.
 
-    ``speed`` 10 plays an hour in six minutes at ten times the rate, so that as many records come; ``scale`` multiplies
-    the rate. The last line holds as long as the one before it; then the stream ends.
+    ``speed`` 10 plays an hour in six minutes at ten times the rate, so that as many records come; ``scale``
+    multiplies the rate. The last line holds as long as the one before it; then the stream ends.
     """
     file = Path(path)
     if not file.is_file():
         raise TraceError(f"no trace at {str(path)!r}; a trace is a CSV file with lines of time,value")
-    if not (speed > 0 and scale > 0):
+    if not (0 < speed < math.inf and 0 < scale < math.inf):
         raise OptionError(f"speed={speed} and scale={scale} of a trace must be above 0")
     times: list[float] = []
     values: list[float] = []
-    with file.open(newline="", encoding="utf-8") as lines:
-        for number, row in enumerate(csv.reader(lines), start=1):
-            if not row or (number == 1 and _is_header(row)):
-                continue
-            time, value = _point(file, number, row)
-            if times and time <= times[-1]:
-                raise TraceError(f"{file}, line {number}: {','.join(row)!r} is not later than the line before it")
-            times.append(time)
-            values.append(value)
+    for number, row in _rows(file):
+        time, value = _point(file, number, row)
+        if times and time <= times[-1]:
+            raise TraceError(f"{file}, line {number}: {','.join(row)!r} is not later than the line before it")
+        times.append(time)
+        values.append(value)
     if not times:
         raise TraceError(f"{file} has no lines of time,value")
     last = times[-1] - times[-2] if len(times) > 1 else 1.0
     starts = tuple((t - times[0]) / speed for t in times)
     return Rate(starts, tuple(v * scale * speed for v in values), starts[-1] + last / speed, label=file.name)
+
+
+def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """The lines that hold a point, with their numbers. utf-8-sig: spreadsheets begin a file with a mark."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.reader(lines)
+            for row in reader:
+                if any(cell.strip() for cell in row) and not (reader.line_num == 1 and _is_header(row)):
+                    yield reader.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise TraceError(f"{file} cannot be read as a CSV file with lines of time,value: {fault}") from fault
 
 
 def _is_header(row: list[str]) -> bool:
@@ -137,14 +200,15 @@ def _point(file: Path, number: int, row: list[str]) -> tuple[float, float]:
         try:
             seconds = float(time)
         except ValueError:
-            moment = datetime.datetime.fromisoformat(time)
+            moment = datetime.datetime.fromisoformat(time.strip())
             seconds = (moment.replace(tzinfo=moment.tzinfo or datetime.UTC)).timestamp()
         rate = float(value)
         if not (math.isfinite(seconds) and math.isfinite(rate) and rate >= 0):
             raise ValueError
     except ValueError:
         raise TraceError(
-            f"{file}, line {number}: {','.join(row)!r} is not time,value: seconds or a timestamp, and a rate of 0 or more"
+            f"{file}, line {number}: {','.join(row)!r} is not time,value: seconds or a timestamp,"
+            " and a rate of 0 or more"
         ) from None
     return seconds, rate
 
@@ -153,10 +217,8 @@ def as_rate(given: object) -> Rate:
     """What a user passed as ``rate=``: a number, a Rate, or a function of the time in seconds."""
     if isinstance(given, Rate):
         return given
-    if isinstance(given, bool) or given is None:
-        raise OptionError(f"rate={given!r}: give records/s, springtide.trace(...), or a function of the seconds")
-    if isinstance(given, (int, float)):
-        return constant(given)
+    if isinstance(given, numbers.Real) and not isinstance(given, bool):  # numpy's numbers too
+        return constant(float(given))
     if callable(given):
         return sampled(given)
     raise OptionError(f"rate={given!r}: give records/s, springtide.trace(...), or a function of the seconds")

@@ -18,7 +18,7 @@ class TaskReport:
     rows_in: int
     rows_out: int
     failures: int
-    busy_s: float
+    busy_s: float | None  # None where it runs in the JVM
     started: float
     finished: float
 

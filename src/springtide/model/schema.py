@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import functools
 import keyword
 import types
 import typing
@@ -127,3 +128,14 @@ def misfits(offered: pa.Schema, wanted: pa.Schema) -> list[str]:
 def described(schema: pa.Schema | None) -> list[list[str]]:
     """A schema as JSON, for fingerprints and messages."""
     return [] if schema is None else [[f.name, str(f.type), "null" if f.nullable else "not null"] for f in schema]
+
+
+@functools.lru_cache(maxsize=256)
+def nested_record_classes(record: type) -> dict[str, type]:
+    """The fields of a dataclass that hold dataclasses themselves, so that rows can be turned back into them."""
+    try:
+        hints = typing.get_type_hints(record)
+    except NameError:  # a class from within a function; its own module cannot name its parts
+        return {}
+    bare = {name: _without_none(hint)[0] for name, hint in hints.items()}
+    return {name: hint for name, hint in bare.items() if is_record_class(hint)}

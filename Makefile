@@ -1,0 +1,65 @@
+# `make` lists the targets.
+
+PYTHON ?=
+DEMO_FLAGS ?= --duration 60 --policy scripted
+
+EXTRAS := spark,java,plot,dev
+SPARKS := 4.2 4.3
+MATRIX := $(SPARKS:%=.venv-%)
+VENVS := .venv $(MATRIX)
+BIN := .venv/bin
+
+# a matrix environment .venv-4.2 holds PySpark 4.2; .venv the newest
+SPARK_PIN = $(if $(filter $*,$(MATRIX)),'pyspark==$(*:.venv-%=%).*')
+PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
+PYTHON_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PIP_FITS := import pip, sys; sys.exit([int(part) for part in pip.__version__.split(".")[:2]] < [21, 3])
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test soak test-matrix clean $(SPARKS:%=test-matrix-%)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: .venv/.installed ## make .venv with Springtide and all it needs; PYTHON=… chooses the Python
+
+demo: setup ## run the tweets topology for a minute; DEMO_FLAGS=… changes how
+	$(BIN)/springtide run tweets $(DEMO_FLAGS)
+
+test: setup ## lint, types, layers and every test but the long ones
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -m "not soak"
+
+soak: setup ## the long tests
+	$(BIN)/pytest -m "soak"
+
+test-matrix: $(SPARKS:%=test-matrix-%) ## the tests on each Spark that is supported, each in a .venv of its own
+
+$(SPARKS:%=test-matrix-%): test-matrix-%: .venv-%/.installed
+	.venv-$*/bin/pytest -m "not soak"
+
+clean: ## remove caches, builds and what Spark leaves behind; keeps runs/ and the virtual environments
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf spark-warehouse metastore_db derby.log
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENVS:%=%/.installed): %/.installed: pyproject.toml | %/bin/python
+	@$*/bin/python -c '$(PIP_FITS)' 2>/dev/null || \
+	  { $*/bin/python -m ensurepip && $*/bin/python -m pip install --quiet --upgrade pip; }
+	@echo "Installing Springtide and what it needs into $*; the first time takes minutes."
+	@$*/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]' $(SPARK_PIN)
+	@touch $@
+
+$(VENVS:%=%/bin/python): %/bin/python:
+	@for python in $(PYTHONS); do \
+	  if "$$python" -c '$(PYTHON_FITS)' 2>/dev/null; then exec "$$python" -m venv --clear $*; fi; \
+	done; \
+	echo "Springtide needs Python 3.11 or later with its venv module; looked for: $(PYTHONS)." >&2; \
+	echo "Install it (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python)," >&2; \
+	echo "or name the one to use: make setup PYTHON=/path/to/python3" >&2; \
+	exit 1

@@ -1,0 +1,1 @@
+"""The fluent builder: streams, sources and sinks, which make a topology."""

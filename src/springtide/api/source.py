@@ -1,0 +1,70 @@
+"""Sources: where the records of a stream come from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.api.stream import Stream, _returned
+from springtide.api.stream import source as _stream
+from springtide.errors import OptionError, TopologyError, nearest
+from springtide.model import schema as schemas
+from springtide.model.endpoints import DataFrameSource, FilesSource, GenerateSource
+from springtide.model.rate import as_rate
+
+FORMATS = ("csv", "json", "parquet")
+
+
+def generate(
+    make: Callable[[Any], Any], *, rate: object, seed: int = 0, limit: int | None = None, schema: object = None,
+    name: str = "source",
+) -> Stream:  # fmt: skip
+    """Seeded records at a rate: records/s, ``springtide.trace("day.csv")``, or a function of the seconds since the start.
+
+    ``make`` gets a ``springtide.Draw`` with the record's ``index``, its ``created`` time and a ``random`` of its own, so
+    that record i is the same in every run and after every restart. ``limit`` ends the stream after so many records.
+    """
+    if limit is not None and limit < 0:
+        raise OptionError(f"limit={limit}: the number of records is 0 or more")
+    spec = GenerateSource(make, as_rate(rate), seed, limit)
+    return _stream(spec, name, *_returned(make, schema))
+
+
+def files(
+    path: str | os.PathLike[str], *, format: str, schema: object, created: str | None = None,
+    options: Mapping[str, str] | None = None, max_files: int | None = None, name: str = "source",
+) -> Stream:  # fmt: skip
+    """New files of a folder: CSV, JSON lines or Parquet. ``options`` are Spark's own of that format.
+
+    ``created`` names the column with a record's creation time, for the latency. ``max_files`` bounds a batch: Spark
+    fixes it when the query starts, so the plan's read limit does not reach this source.
+    """
+    if format not in FORMATS:
+        raise OptionError(f"files: format={format!r}; {nearest(format, FORMATS)}")
+    place = os.fspath(path)
+    if "://" not in place and not os.path.isdir(place):
+        raise OptionError(f"files: there is no folder {place!r}; make it before the run, it may be empty")
+    if max_files is not None and max_files < 1:
+        raise OptionError(f"files: max_files={max_files} is not allowed; it is at least 1")
+    spec = FilesSource(place, format, dict(options or {}), created, max_files)
+    return _timed(_stream(spec, name, *schemas.as_schema(schema, "files")), created)
+
+
+def dataframe(frame: Any, *, schema: object, created: str | None = None, name: str = "source") -> Stream:
+    """Any streaming DataFrame that you have, or a function from a SparkSession to one (needed for ``springtide run``).
+
+    ``schema`` says what it holds, so that the topology is checked before Spark starts; it is compared when it does.
+    Springtide knows nothing of its order, so its records are ordered by their content before they are routed.
+    """
+    return _timed(_stream(DataFrameSource(frame, created), name, *schemas.as_schema(schema, "dataframe")), created)
+
+
+def _timed(stream: Stream, created: str | None) -> Stream:
+    if created is not None:
+        position = stream.schema.get_field_index(created)
+        if position < 0 or not pa.types.is_timestamp(stream.schema.field(position).type):
+            raise TopologyError(f"created={created!r} is no timestamp column of {', '.join(stream.schema.names)}")
+    return stream

@@ -1,0 +1,250 @@
+"""Streams: what a user chains operators on. Nothing runs here; ``named`` and ``topology`` make a frozen Topology."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.errors import OptionError, TopologyError, nearest
+from springtide.model import schema as schemas
+from springtide.model.endpoints import FilesSink, MemorySink, SinkSpec, SourceSpec, TableSink
+from springtide.model.topology import AUTO, Kind, OnError, Operator, StateSpec, Topology
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """An operator before it has its final name. Compared by identity: a node used twice is one operator."""
+
+    operator: Operator  # its name is "" where Springtide shall choose, its inputs are empty
+    parents: tuple[_Node, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Records of one schema. Each method adds an operator and returns what comes out of it.
+
+    Options of every operator: ``name`` (default: the function's), ``grouping`` (default: none, so that it runs in its
+    upstream's task), ``parallelism`` (a limit on its tasks), ``on_error`` (``"dead-letter"`` or ``"stop"``).
+    """
+
+    _node: _Node = field(repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of its records."""
+        return self._node.operator.schema
+
+    def map(self, function: Callable[[Any], Any], *, schema: object = None, **options: Any) -> Stream:
+        """One record in, one out. The schema is the function's return annotation, or ``schema=``."""
+        return self._apply(Kind.MAP, function, *_returned(function, schema), options)
+
+    def filter(self, function: Callable[[Any], bool], **options: Any) -> Stream:
+        """Keep the records for which the function is true."""
+        return self._apply(Kind.FILTER, function, self.schema, self._node.operator.record, options)
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]], *, schema: object = None, **options: Any) -> Stream:
+        """One record in, any number out: the function returns or yields them."""
+        return self._apply(Kind.FLAT_MAP, function, *_returned(function, schema, many=True), options)
+
+    def map_batches(
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, schema: object = None, **options: Any
+    ) -> Stream:
+        """Arrow record batch in, record batch out; ``schema=`` where it differs from the input's."""
+        given = (self.schema, self._node.operator.record)
+        if schema is not None:
+            given = schemas.as_schema(schema, _called(function))
+        return self._apply(Kind.MAP_BATCHES, function, *given, options)
+
+    def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
+        """A function from DataFrame to DataFrame that stays in the JVM; ``schema=`` says what comes out."""
+        refused = sorted({"grouping", "parallelism", "on_error"} & options.keys())
+        if refused:
+            raise TopologyError(f"sql {_called(function)!r}: {refused[0]}= has no meaning here, Spark plans it itself")
+        return self._apply(Kind.SQL, function, *schemas.as_schema(schema, _called(function)), options)
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """The records of several streams of one schema."""
+        made = Operator(name or "", Kind.UNION, schema=self.schema, record=self._node.operator.record)
+        return Stream(_Node(made, (self._node, *(other._node for other in others))))
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Records of the same key meet in the same task of the next operator."""
+        if not columns:
+            raise TopologyError("key_by() needs at least one column")
+        return KeyedStream(self._node, columns)
+
+    def to(self, sink: SinkSpec, *, name: str | None = None, **options: Any) -> Flow:
+        """Where the records go."""
+        made = Operator(name or _sink_name(sink), Kind.SINK, sink=sink, **self._options("sink", options))
+        return Flow(_Node(made, (self._node,)))
+
+    def _apply(
+        self, kind: Kind, function: Callable[..., Any], schema: pa.Schema, record: type | None, options: dict[str, Any]
+    ) -> Stream:
+        name = options.pop("name", None)
+        if not callable(function):
+            raise TopologyError(f"{kind}({function!r}): that is not a function")
+        accepts = None if kind in (Kind.MAP_BATCHES, Kind.SQL) else _accepted(function)
+        made = Operator(
+            name or _function_name(function), kind, function=function, schema=schema, record=record, accepts=accepts,
+            **self._options(name or _called(function), options),
+        )  # fmt: skip
+        return Stream(_Node(made, (self._node,)))
+
+    def _options(self, where: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Check what was passed by name, and complete it: a limit on the tasks asks for tasks of its own."""
+        allowed = ("grouping", "parallelism", "on_error")
+        for given in options:
+            if given not in allowed:
+                raise OptionError(f"{where}: unknown option {given!r}; {nearest(given, (*allowed, 'name', 'schema'))}")
+        chosen = {name: value for name, value in options.items() if value is not None}
+        if "parallelism" in chosen and (isinstance(chosen["parallelism"], bool) or type(chosen["parallelism"]) is not int):
+            raise TopologyError(f"{where}: parallelism={chosen['parallelism']!r} is not a whole number")
+        if "on_error" in chosen:
+            try:
+                chosen["on_error"] = OnError(chosen["on_error"])
+            except ValueError:
+                raise OptionError(f"{where}: on_error={chosen['on_error']!r}; {nearest(str(chosen['on_error']), OnError)}") from None
+        if "parallelism" in chosen:
+            chosen.setdefault("grouping", AUTO)
+        if chosen.get("grouping") == "hash":
+            raise TopologyError(f"{where}: grouping='hash' needs a key; write .key_by(column) before it")
+        return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedStream(Stream):
+    """A stream whose next operator gets all records of a key in one task."""
+
+    _key: tuple[str, ...] = ()
+
+    def stateful(self, processor: Any, *, shards: int = 256, schema: object = None, **options: Any) -> Stream:
+        """An operator with state per key, kept in shards that move between tasks."""
+        name = options.pop("name", None) or type(processor).__name__
+        function = getattr(processor, "process", processor)
+        made = Operator(
+            name, Kind.STATEFUL, **dict(zip(("schema", "record"), _returned(function, schema, many=True), strict=True)),
+            state=StateSpec(processor, shards), **self._options(name, options),
+        )  # fmt: skip
+        return Stream(_Node(made, (self._node,)))
+
+    def _options(self, where: str, options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("grouping") not in (None, "hash"):
+            raise TopologyError(f"{where}: grouping={options['grouping']!r} would part the records of a key; leave it out")
+        return {**super()._options(where, {**options, "grouping": None}), "grouping": "hash", "key": self._key}
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """A stream that has reached its sink. Name it to make a topology; ``springtide.topology`` takes several."""
+
+    _node: _Node = field(repr=False)
+
+    def named(self, name: str, *, dead_letters: SinkSpec | None = None) -> Topology:
+        return topology(name, self, dead_letters=dead_letters)
+
+
+def source(spec: SourceSpec, name: str, schema: pa.Schema, record: type | None) -> Stream:
+    """The start of a stream."""
+    return Stream(_Node(Operator(name, Kind.SOURCE, source=spec, schema=schema, record=record)))
+
+
+def topology(name: str, *flows: Flow, dead_letters: SinkSpec | None = None) -> Topology:
+    """A topology of all operators that lead to these sinks."""
+    for flow in flows:
+        if isinstance(flow, Stream):
+            raise TopologyError(f"operator {flow._node.operator.name!r} leads to no sink; end it with .to(sink)")
+        if not isinstance(flow, Flow):
+            raise TopologyError(f"topology {name!r}: {flow!r} is not what .to(sink) returns")
+    order: list[_Node] = []
+    for flow in flows:
+        _collect(flow._node, order)
+    names = _names(order)
+    operators = tuple(
+        _with(node.operator, name=names[node], inputs=tuple(names[parent] for parent in node.parents)) for node in order
+    )
+    return Topology(name, operators, dead_letters)
+
+
+def _with(operator: Operator, **changes: Any) -> Operator:
+    import dataclasses
+
+    return dataclasses.replace(operator, **changes)
+
+
+def _collect(node: _Node, order: list[_Node]) -> None:
+    """Depth first, inputs before what reads them; a node that is shared comes once."""
+    if any(node is seen for seen in order):
+        return
+    for parent in node.parents:
+        _collect(parent, order)
+    order.append(node)
+
+
+def _names(order: list[_Node]) -> dict[_Node, str]:
+    """Final names. Functions without a name of their own are numbered in the graph's order: map, map-2, …"""
+    taken = {node.operator.name for node in order}
+    names: dict[_Node, str] = {}
+    for node in order:
+        name = node.operator.name
+        if not name:
+            base, number = str(node.operator.kind), 1
+            name = base
+            while name in taken:
+                number += 1
+                name = f"{base}-{number}"
+            taken.add(name)
+        names[node] = name
+    return names
+
+
+def _called(function: object) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _function_name(function: object) -> str:
+    name = _called(function)
+    return "" if name == "<lambda>" else name
+
+
+def _sink_name(sink: SinkSpec) -> str:
+    if isinstance(sink, FilesSink):
+        return sink.path.rstrip("/").rsplit("/", 1)[-1]
+    if isinstance(sink, (TableSink, MemorySink)):
+        return sink.name
+    return type(sink).__name__.removesuffix("Sink").lower()
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function or of an object's ``__call__``; {} where they cannot be resolved."""
+    target = function if hasattr(function, "__annotations__") else type(function).__call__
+    try:
+        return typing.get_type_hints(target)
+    except (NameError, TypeError):
+        return {}
+
+
+def _returned(function: Callable[..., Any], schema: object, many: bool = False) -> tuple[pa.Schema, type | None]:
+    """The schema of what a function returns: ``schema=``, or its annotation."""
+    if schema is not None:
+        return schemas.as_schema(schema, _called(function))
+    hint = _hints(function).get("return")
+    if many and typing.get_args(hint):
+        hint = typing.get_args(hint)[0]
+    if not schemas.is_record_class(hint):
+        wanted = "Iterator[a dataclass]" if many else "a dataclass"
+        raise TopologyError(
+            f"operator {_called(function)!r}: no schema; annotate what it returns as {wanted} that can be resolved"
+            f" where the function is defined, or pass schema= (its annotation is {hint!r})"
+        )
+    return schemas.schema_of(hint), hint
+
+
+def _accepted(function: Callable[..., Any]) -> type | None:
+    """The dataclass that a function's first parameter is annotated with, if it is."""
+    hints = [hint for name, hint in _hints(function).items() if name != "return"]
+    return hints[0] if hints and schemas.is_record_class(hints[0]) else None

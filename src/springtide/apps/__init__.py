@@ -1,0 +1,1 @@
+"""Ready topologies, on generated data."""

@@ -1,0 +1,78 @@
+"""Find the topology that the command line names: a built-in, a Python file, or ``module:attribute``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from springtide.errors import OptionError, SpringtideError, nearest
+from springtide.model.topology import Topology
+
+BUILT_IN = {"tweets": "springtide.apps.tweets:topology"}
+
+
+def topology(name: str) -> Topology:
+    """``tweets``, ``jobs/taxi.py``, ``jobs/taxi.py:ranking`` or ``package.module:ranking``."""
+    if name in BUILT_IN:
+        name = BUILT_IN[name]
+    place, _, attribute = name.partition(":")
+    if place.endswith(".py"):
+        return _pick(_from_file(Path(place)), attribute, name)
+    if attribute:
+        return _pick(_from_module(place), attribute, name)
+    raise OptionError(
+        f"no topology {name!r}: {nearest(name, BUILT_IN)}; or give a file such as job.py, or module:attribute"
+    )
+
+
+def _from_file(path: Path) -> ModuleType:
+    """Load a file as a module whose functions travel to the workers by value, so that it need not be shipped."""
+    if not path.is_file():
+        raise OptionError(f"there is no file {str(path)!r}")
+    spec = importlib.util.spec_from_file_location(f"springtide_job_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    sys.path.insert(0, str(path.parent.absolute()))
+    try:
+        spec.loader.exec_module(module)
+    except SpringtideError:
+        raise
+    except Exception as error:  # a user's file may raise anything
+        raise OptionError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    _travel_by_value(module)
+    return module
+
+
+def _travel_by_value(module: ModuleType) -> None:
+    """The workers cannot import a file that is on no path of theirs."""
+    from springtide.running import register_by_value
+
+    register_by_value(module)
+
+
+def _from_module(name: str) -> ModuleType:
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise OptionError(f"module {name!r} cannot be imported: {error}") from error
+
+
+def _pick(module: ModuleType, attribute: str, name: str) -> Topology:
+    """The named topology, or the only one there is; a function is called to make it."""
+    if not attribute:
+        found = {key: value for key, value in vars(module).items() if isinstance(value, Topology)}
+        if len(found) != 1:
+            raise OptionError(f"{name} holds {len(found)} topologies ({', '.join(found) or 'none'}); name one: {name}:NAME")
+        return next(iter(found.values()))
+    if not hasattr(module, attribute):
+        raise OptionError(f"{name}: there is no {attribute!r}; {nearest(attribute, [k for k in vars(module) if k[0] != '_'])}")
+    chosen = getattr(module, attribute)
+    made = chosen() if callable(chosen) else chosen
+    if not isinstance(made, Topology):
+        raise OptionError(f"{name} is {type(made).__name__}, not a topology; end it with .named(...)")
+    return made

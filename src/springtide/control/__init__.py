@@ -1,0 +1,1 @@
+"""The control flow: monitor → analyze → plan → execute, talking to the world through ports only."""

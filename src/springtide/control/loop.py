@@ -1,0 +1,144 @@
+"""One control cycle: monitor → analyze → plan → execute, every interval, beside the data flow.
+
+The data flow never waits for it: it reads the plan in force and hands over reports. When a policy fails, the last plan
+stays in force, the failure is logged once, and the next interval tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from springtide.control import planner
+from springtide.control.monitor import Monitor
+from springtide.control.planner import Bounds
+from springtide.control.ports import Actuator, Clock, Journal
+from springtide.model.plan import Plan, Request
+from springtide.model.report import BatchReport
+from springtide.model.snapshot import Snapshot
+from springtide.model.topology import Topology
+from springtide.policy.batch.read_limit import ReadLimit
+from springtide.policy.scale import ScalePolicy
+
+log = logging.getLogger("springtide.control")
+
+
+class ControlLoop:
+    """The loop of one run. ``cycle`` is one round; ``start`` runs it in a thread until ``stop``."""
+
+    def __init__(
+        self, topology: Topology, policy: ScalePolicy, *, bounds: Bounds, read_limit: ReadLimit | None, trigger_s: float,
+        interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self._topology, self._policy, self._bounds = topology, policy, bounds
+        self._read_limit, self._trigger_s, self._interval_s = read_limit, trigger_s, interval_s
+        self._clock, self._actuators, self._journal = clock, actuators, journal
+        self._monitor = Monitor(topology)
+        self._rng = np.random.default_rng(seed)
+        self._policy_state: Mapping[str, Any] = policy.initial()
+        self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
+        self._failing = False
+        self._started = self._last = clock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="springtide-control", daemon=True)
+        self.snapshot: Snapshot | None = None
+        self._plan = self._first_plan()
+
+    def cycle(self) -> None:
+        """Monitor, analyze, plan, execute."""
+        now = self._clock()
+        snapshot = self._monitor.snapshot(now - self._started, now - self._last, self._plan)
+        self._last = now
+        requests = self._analyze(snapshot)
+        plan = self._make_plan(snapshot, requests)
+        self._execute(plan, requests, snapshot)
+        self.snapshot = snapshot
+
+    def current(self) -> Plan:
+        return self._plan
+
+    def report(self, report: BatchReport) -> None:
+        self._monitor.add(report)
+        try:
+            self._journal.batch(report)
+        except OSError:  # a full disk loses the record of a batch, not the batch
+            log.exception("batch %d could not be recorded", report.batch)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _first_plan(self) -> Plan:
+        """The plan before anything was measured: what the policy wants at time 0."""
+        degrees = planner.grant(self._topology, {}, self._bounds)
+        empty = Plan(degrees, 1, {})
+        snapshot = Monitor(self._topology).snapshot(0.0, 0.0, empty)
+        plan = self._make_plan(None, self._analyze(snapshot), degrees)
+        for actuator in self._actuators:
+            actuator.apply(plan)
+        return plan
+
+    def _analyze(self, snapshot: Snapshot) -> tuple[Request, ...]:
+        try:
+            state, requests = self._policy.decide(self._policy_state, snapshot, self._rng)
+            requests = tuple(_sound(request, self._topology) for request in requests)
+            self._policy_state = state
+        except Exception:  # a policy is anybody's code; whatever it raises must not reach the data flow
+            if not self._failing:
+                log.exception("policy %s failed; the last plan stays in force", getattr(self._policy, "name", "?"))
+            self._failing = True
+            return ()
+        self._failing = False
+        return requests
+
+    def _make_plan(
+        self, snapshot: Snapshot | None, requests: Sequence[Request], degrees: Mapping[str, int] | None = None
+    ) -> Plan:
+        wanted = {**(degrees or self._plan.degrees), **{request.operator: request.degree for request in requests}}
+        granted = planner.grant(self._topology, wanted, self._bounds)
+        slots = planner.slots(granted, self._bounds)
+        widths = planner.widths(self._topology, slots, snapshot)
+        if snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
+            widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before
+        return Plan(granted, slots, widths, self._next_limit(snapshot), self._trigger_s)
+
+    def _next_limit(self, snapshot: Snapshot | None) -> int | None:
+        if self._read_limit is None:
+            return None
+        self._limit_state, limit = self._read_limit.decide(self._limit_state, snapshot.batches if snapshot else ())
+        return limit
+
+    def _execute(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
+        if plan == self._plan:
+            return
+        reason = "; ".join(request.reason for request in requests) or "work or batch time changed"
+        if plan.degrees != self._plan.degrees:
+            log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
+        self._journal.decision({"at_s": round(snapshot.at, 3), "reason": reason, **plan.to_json()})
+        self._plan = plan
+        for actuator in self._actuators:
+            actuator.apply(plan)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            try:
+                self.cycle()
+            except Exception:  # the control flow may fail; the data flow goes on with the last plan
+                if not self._failing:
+                    log.exception("the control loop failed; the last plan stays in force")
+                self._failing = True
+
+
+def _sound(request: Request, topology: Topology) -> Request:
+    """A request that can be granted; nonsense fails here, inside the guard, not while a plan is made."""
+    if request.operator not in topology.by_name or int(request.degree) != request.degree or request.degree < 0:
+        raise ValueError(f"{request} is no request: it names no operator, or no whole degree of 0 or more")
+    return request

@@ -1,0 +1,82 @@
+"""Plan: from the degrees that are wanted to what is granted: degrees, slots, widths.
+
+The papers' operators run side by side; Spark's stages take turns on all slots. Granting r replicas for an interval grants
+r seconds of work per second, so the slots are the sum of the degrees, and every stage is as wide as the slots, or narrower
+where its work would not pay for the tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from springtide.errors import OptionError
+from springtide.model.snapshot import Snapshot
+from springtide.model.topology import Kind, Operator, Topology
+
+WORK_PER_TASK_S = 0.010
+"""A task costs about 10 ms of fixed time, so one with less work than that costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What no plan goes beyond."""
+
+    max_slots: int = 8
+    min_degree: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_slots < 1:
+            raise OptionError(f"max_slots={self.max_slots} is not allowed; it is at least 1")
+
+
+def grant(topology: Topology, wanted: Mapping[str, int], bounds: Bounds) -> dict[str, int]:
+    """Degrees within the bounds: each at least the minimum and at most its parallelism; of too many, the largest give."""
+    degrees = {}
+    for operator in topology.scalable:
+        limit = min(operator.parallelism or bounds.max_slots, bounds.max_slots)
+        degrees[operator.name] = max(bounds.min_degree, min(int(wanted.get(operator.name, 1)), limit))
+    while sum(degrees.values()) > bounds.max_slots:
+        largest = max(degrees, key=lambda name: degrees[name])
+        if degrees[largest] == bounds.min_degree:
+            break  # more operators than slots: they share them
+        degrees[largest] -= 1
+    return degrees
+
+
+def slots(degrees: Mapping[str, int], bounds: Bounds) -> int:
+    return max(1, min(sum(degrees.values()), bounds.max_slots))
+
+
+def widths(topology: Topology, slots: int, snapshot: Snapshot | None) -> dict[str, int]:
+    """How many tasks each operator has in a batch. A chained one has those of its upstream."""
+    chosen: dict[str, int] = {}
+    for operator in topology:
+        if operator.chained:
+            chosen[operator.name] = sum(chosen[name] for name in operator.inputs)
+        else:
+            worthwhile = _worthwhile(topology, operator, snapshot, slots)
+            chosen[operator.name] = max(1, min(slots, operator.parallelism or slots, worthwhile))
+    return chosen
+
+
+def _worthwhile(topology: Topology, head: Operator, snapshot: Snapshot | None, slots: int) -> int:
+    """How many tasks a stage's work of one batch pays for; all slots while nothing is known."""
+    if snapshot is None or not snapshot.batches or head.kind is Kind.STATEFUL:
+        return slots
+    measured = {operator.name: operator for operator in snapshot.operators}
+    chain = [operator for operator in chained(topology, head) if operator.name in measured]
+    if not chain:
+        return 1
+    busy = sum(measured[operator.name].busy_s for operator in chain)
+    return math.ceil(busy / len(snapshot.batches) / WORK_PER_TASK_S) or 1
+
+
+def chained(topology: Topology, head: Operator) -> list[Operator]:
+    """An operator and those that run in its tasks."""
+    chain = [head]
+    for consumer in topology.consumers[head.name]:
+        if consumer.chained:
+            chain += chained(topology, consumer)
+    return chain

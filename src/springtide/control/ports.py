@@ -1,0 +1,38 @@
+"""What the control flow needs from the world, and offers to it. Few methods each, so that a test can stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from springtide.model.plan import Plan
+from springtide.model.report import BatchReport
+
+Clock = Callable[[], float]
+"""Seconds, never going back; handed in, so that tests and simulators step it."""
+
+
+class Control(Protocol):
+    """What the data flow sees of the control flow. It never waits for either."""
+
+    def current(self) -> Plan:
+        """The plan in force, taken when a batch starts."""
+        ...
+
+    def report(self, report: BatchReport) -> None:
+        """What a batch did, handed over when it is committed."""
+        ...
+
+
+class Actuator(Protocol):
+    """What carries a new plan out into the world beyond the next batch: read limits, executors."""
+
+    def apply(self, plan: Plan) -> None: ...
+
+
+class Journal(Protocol):
+    """Where a run's record is kept."""
+
+    def batch(self, report: BatchReport) -> None: ...
+
+    def decision(self, entry: Mapping[str, object]) -> None: ...

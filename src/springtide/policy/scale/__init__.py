@@ -1,0 +1,58 @@
+"""Which degree each operator should have: the policies that scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+
+State = Mapping[str, Any]
+"""What a policy has learned: whatever JSON can carry, so that it survives a restart."""
+
+
+class ScalePolicy(Protocol):
+    """Turns what was measured into what is wanted, the same in the simulator and on Spark.
+
+    A policy is frozen; what it learns is in the state, which the caller keeps, saves and hands back.
+    """
+
+    name: ClassVar[str]
+
+    def initial(self) -> State:
+        """The state before the first interval."""
+        ...
+
+    def decide(
+        self, state: State, snapshot: Snapshot, rng: np.random.Generator
+    ) -> tuple[State, tuple[Request, ...]]:
+        """The new state, and one request for every operator whose degree should change.
+
+        A pure function of its arguments: no clock, no file, and no random source but ``rng``.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksOperators(Protocol):
+    """A policy whose parameters name operators: they can be checked before anything is started."""
+
+    def check(self, operators: Sequence[str]) -> None:
+        """Raise OptionError when a parameter names an operator that does not exist."""
+        ...
+
+
+def check(policy: ScalePolicy, operators: Sequence[str]) -> None:
+    """Call a policy's ``check`` if it has one; a policy that names no operators needs none.
+
+    >>> from springtide.policy.scale.static import Static
+    >>> check(Static(degrees="enrch=4"), ["enrich", "classify"])
+    Traceback (most recent call last):
+    springtide.errors.OptionError: 'static': degrees names 'enrch', which is no operator; did you mean 'enrich'? \
+Allowed: classify, enrich
+    """
+    if isinstance(policy, ChecksOperators):
+        policy.check(operators)

@@ -1,0 +1,168 @@
+"""A run as a picture: what came and what was done, what was granted for it, and how long records took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.report import BatchReport
+
+FILE = "run.png"
+
+_Array = npt.NDArray[np.float64]
+
+# Okabe and Ito's colours, which people with any of the common colour blindnesses can tell apart.
+_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _RED, _BLACK = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000",
+)  # fmt: skip
+_GREY = "#999999"
+_OPERATORS = (_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _RED, _BLACK)
+_DASHES = ("-", "--", ":")
+_CELLS = 150
+_UNKNOWN = float("nan")  # one object, so that two series with the same gaps are equal
+_LEGEND = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "frameon": False, "borderaxespad": 0.2}
+
+
+def draw(reports: Sequence[BatchReport], folder: Path) -> list[Path]:
+    """Draw a run into ``folder`` and return the files; none without batches, or without matplotlib."""
+    if not reports:
+        return []
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return []
+    batches = sorted(reports, key=lambda report: (report.started, report.batch))
+    figure = Figure(figsize=(10, 8.5), layout="constrained")  # no pyplot: it would keep every figure for ever
+    panels = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.15, 1))
+    for axes, fill in zip(panels, (_draw_rates, _draw_degrees, _draw_times), strict=True):
+        fill(axes, batches)
+        _tidy(axes)
+    panels[-1].set_xlabel("time since the first batch (s)")
+    panels[-1].set_xlim(0, max(_commits(batches)[-1] * 1.005, 1e-3))
+    figure.align_ylabels(panels)
+    path = folder / FILE
+    figure.savefig(path, dpi=130)
+    return [path]
+
+
+def _draw_rates(axes: Any, batches: Sequence[BatchReport]) -> None:
+    grid, arriving, done = rates(batches)
+    backlog = _backlog(batches)
+    axes.stairs(done, grid, baseline=None, color=_BLUE, linewidth=1.8, label="throughput")
+    handles = [axes.patches[-1]]
+    if arriving is not None:
+        axes.stairs(
+            arriving, grid, baseline=None, color=_ORANGE, linewidth=1.8, linestyle="--", label="input rate"
+        )
+        handles.insert(0, axes.patches[-1])
+    axes.set_ylabel("records/s")
+    axes.set_ylim(bottom=0)
+    if np.isfinite(backlog).any():
+        right = axes.twinx()
+        handles.append(right.fill_between(_commits(batches), backlog, color=_GREY, alpha=0.35, linewidth=0))
+        handles[-1].set_label("backlog (right)")
+        right.set_ylabel("backlog (records)")
+        right.set_ylim(0, max(1.0, float(np.nanmax(backlog)) * 1.05))
+        right.yaxis.get_major_locator().set_params(integer=True)
+        right.spines["top"].set_visible(False)
+        axes.set_zorder(right.get_zorder() + 1)  # the lines over the backlog's area
+        axes.patch.set_visible(False)
+    axes.legend(handles=handles, ncols=3, **_LEGEND)
+
+
+def _draw_degrees(axes: Any, batches: Sequence[BatchReport]) -> None:
+    """Steps that hold until the next batch starts, over the slots; equal degrees are set a little apart."""
+    starts = _since(batches, [b.started for b in batches])
+    edges = np.maximum.accumulate(np.array([*starts, _commits(batches)[-1]]))
+    slots = [float(b.plan.slots) for b in batches]
+    axes.stairs(slots, edges, fill=True, color=_GREY, alpha=0.35, linewidth=0, label="slots")
+    lines = degree_lines(batches)
+    highest = max(slots + [degree for values in lines.values() for degree in values if degree == degree])
+    apart = min(0.012 * highest, 0.6 / max(1, len(lines)))
+    styles = cycle((colour, dash) for dash in _DASHES for colour in _OPERATORS)
+    for position, (label, values) in enumerate(lines.items()):
+        colour, dash = next(styles)
+        shown = np.array([*values, values[-1]]) + apart * (position - (len(lines) - 1) / 2)
+        axes.step(edges, shown, where="post", color=colour, linestyle=dash, linewidth=2, label=label)
+    axes.set_ylabel("degree (replicas)")
+    axes.set_ylim(0, highest + 0.6)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.legend(ncols=min(5, len(lines) + 1), **_LEGEND)
+
+
+def degree_lines(batches: Sequence[BatchReport]) -> dict[str, tuple[float, ...]]:
+    """Degrees over the batches; operators that always had the same share one line, not to hide it."""
+    alike: dict[tuple[float, ...], list[str]] = {}
+    for name in dict.fromkeys(name for b in batches for name in b.plan.degrees):
+        values = tuple(float(b.plan.degrees.get(name, _UNKNOWN)) for b in batches)
+        alike.setdefault(values, []).append(name)
+    return {_label(names): values for values, names in alike.items()}
+
+
+def _label(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
+def _draw_times(axes: Any, batches: Sequence[BatchReport]) -> None:
+    at = _commits(batches)
+    latencies = [b.latency for b in batches]
+    mean = np.array([np.nan if one is None else one.mean / 1000 for one in latencies])
+    p95 = np.array([np.nan if one is None else one.p95 / 1000 for one in latencies])
+    mark = "." if len(batches) < 60 else ""
+    axes.plot(
+        at, [b.duration_s for b in batches], color=_GREEN, marker=mark, linewidth=1.2, label="batch time"
+    )
+    if np.isfinite(mean).any():
+        axes.plot(
+            at, p95, color=_RED, linestyle="--", marker=mark, linewidth=1.5, label="latency, 95th percentile"
+        )
+        axes.plot(at, mean, color=_BLUE, marker=mark, linewidth=1.8, label="latency, mean")
+    axes.set_ylabel("seconds")
+    axes.set_ylim(bottom=0)
+    axes.legend(ncols=3, **_LEGEND)
+
+
+def _tidy(axes: Any) -> None:
+    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def rates(batches: Sequence[BatchReport]) -> tuple[_Array, _Array | None, _Array]:
+    """Edges of equal cells of time, and each cell's records/s that came (None if unknown) and that were done.
+
+    What came by a commit is what was done by then and what still waits. Both are sums over time, read at the
+    cells' edges: a batch of 50 ms does not show as a spike, and no cell between two batches shows as empty.
+    """
+    end = float(_commits(batches)[-1])
+    usual = end / len(batches)
+    cells = max(1, min(_CELLS, int(end / max(usual, 1e-3))))
+    grid = np.linspace(0.0, max(end, 1e-3), cells + 1)
+    at = np.concatenate([[0.0], _commits(batches)])
+    done = np.concatenate([[0.0], np.cumsum([float(b.rows_in) for b in batches])])
+    backlog = _backlog(batches)
+    known = np.concatenate([[False], np.isfinite(backlog)])
+    arriving = None
+    if known.sum() > 1:
+        came = (done + np.concatenate([[0.0], backlog]))[known]
+        arriving = np.diff(np.interp(grid, at[known], came)) / np.diff(grid)
+        arriving[grid[:-1] < at[known][0] - 1e-9] = np.nan  # before the first measurement nothing is known
+        arriving = np.maximum(arriving, 0.0)
+    return grid, arriving, np.diff(np.interp(grid, at, done)) / np.diff(grid)
+
+
+def _commits(batches: Sequence[BatchReport]) -> _Array:
+    return np.maximum.accumulate(_since(batches, [b.committed for b in batches]))
+
+
+def _since(batches: Sequence[BatchReport], times: Sequence[float]) -> _Array:
+    return np.array(times, dtype=np.float64) - batches[0].started
+
+
+def _backlog(batches: Sequence[BatchReport]) -> _Array:
+    return np.array([np.nan if b.backlog is None else float(b.backlog) for b in batches])

@@ -1,0 +1,218 @@
+"""``springtide.run``: a topology, a policy, a checkpoint and a run folder, put together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.control.loop import ControlLoop
+from springtide.control.planner import Bounds
+from springtide.errors import OptionError, SetupError, nearest
+from springtide.model.duration import seconds
+from springtide.model.report import BatchReport
+from springtide.model.snapshot import Snapshot
+from springtide.model.topology import AUTO, Topology
+from springtide.policy import registry
+from springtide.policy.batch.read_limit import ReadLimit, floor_s
+from springtide.policy.group import Grouping
+from springtide.record.folder import RunFolder
+from springtide.record.plots import draw
+from springtide.record.summary import summarise
+
+LEAST_FLOOR_S = 0.05
+"""No batch of Spark's was ever seen to take less; the floor of a topology is measured as it runs."""
+
+Watch = Callable[[Snapshot, float], None]
+"""Told of every snapshot, with the seconds since the start; for views."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left: its summary (as ``springtide run --json`` prints it), its folder, and what memory sinks kept."""
+
+    summary: Mapping[str, Any]
+    folder: Path
+    plots: tuple[Path, ...] = ()
+    _tables: Mapping[str, pa.Table] = field(default_factory=dict, repr=False)
+
+    def table(self, name: str) -> pa.Table:
+        """What the memory sink of that name received."""
+        if name not in self._tables:
+            raise OptionError(f"no memory sink {name!r} received anything; {nearest(name, self._tables)}")
+        return self._tables[name]
+
+
+def run(
+    topology: Topology, *, policy: str = "static", settings: Mapping[str, object] | None = None,
+    grouping: str = "round-robin", target: str | float | None = None, max_slots: int = 8, trigger: str | float = 0.0,
+    interval: str | float = 1.0, checkpoint: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = "runs",
+    duration: str | float | None = None, batches: int | None = None, available_now: bool = False,
+    master: str | None = None, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
+    archives: Sequence[str] = (), spark: object = None, seed: int = 0, watch: Watch | None = None,
+    stop: threading.Event | None = None,
+) -> Result:  # fmt: skip
+    """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
+
+    ``policy`` with its ``settings`` grants degrees, every ``interval``; ``grouping`` serves operators that leave it open;
+    ``target`` is the latency that batches are sized for; ``trigger`` the least time between batches; ``checkpoint`` is
+    where a later run goes on (default: in the run's folder). Everything that can be wrong is checked before Spark starts.
+    """
+    target_s = None if target is None else seconds(target, "target")
+    scaler = registry.create("scale", policy, settings or {})
+    scaler.check([operator.name for operator in topology.scalable])
+    groupings = _groupings(topology, grouping)
+    ending_s = None if duration is None else seconds(duration, "duration")
+    bounds = Bounds(max_slots)
+    _need_spark()
+    from springtide.spark import driver as spark_driver
+    from springtide.spark import session as sessions
+    from springtide.spark.checkpoint import Checkpoint
+
+    spark_driver.check_pickles(topology)
+    known = Checkpoint(Path(checkpoint)) if checkpoint is not None else None
+    _check_target(target_s, known.recall("floor") if known else None)
+    folder = RunFolder.create(Path(runs), topology.name, time.time())
+    held = known or Checkpoint(folder.path / "checkpoint")
+    held.acquire(topology)
+    stop = stop or threading.Event()
+    journal = _Journal(folder)
+    try:
+        loop = ControlLoop(
+            topology, scaler, bounds=bounds, trigger_s=seconds(trigger, "trigger"), interval_s=seconds(interval, "interval"),
+            read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
+            actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, seed=seed,
+        )  # fmt: skip
+
+        def new_session() -> Any:
+            if spark is not None:
+                return sessions.adopt(spark)
+            return sessions.create(
+                master or sessions.local_master(max_slots), f"springtide-{topology.name}",
+                conf=conf, py_files=py_files, archives=archives,
+            )  # fmt: skip
+
+        driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop)
+        folder.write_run({"topology": topology.name, "graph": str(topology), "policy": policy, "grouping": grouping,
+                          "settings": dict(settings or {}), "target_s": target_s, "max_slots": max_slots,
+                          "checkpoint": str(held.root)})  # fmt: skip
+        with _signals(stop), _watching(loop, watch):
+            loop.start()
+            try:
+                outcome = driver.run(spark_driver.Ending(ending_s, batches, available_now))
+            finally:
+                loop.stop()
+                if spark is None:
+                    driver.stop_session()
+        floor = floor_s([(report.rows_in, report.duration_s) for report in journal.reports])
+        if floor is not None:
+            held.remember("floor", {"floor_s": floor})
+    finally:
+        held.release()
+    summary = summarise(topology, policy, grouping, journal.reports, str(folder.path))
+    summary["restarts"] = outcome.restarts
+    folder.write_summary(summary)
+    return Result(summary, folder.path, tuple(draw(journal.reports, folder.path)), outcome.tables)
+
+
+class _Journal:
+    """The run folder, and the reports in memory for the summary."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self.reports: list[BatchReport] = []
+
+    def batch(self, report: BatchReport) -> None:
+        self.reports.append(report)
+        self._folder.batch(report)
+
+    def decision(self, entry: Mapping[str, object]) -> None:
+        self._folder.decision(entry)
+
+
+def _groupings(topology: Topology, default: str) -> dict[str, Grouping]:
+    """A grouping object for every operator that is not chained."""
+    registry.create("group", default, {})
+    chosen = {o.name: default if o.grouping == AUTO else o.grouping for o in topology if o.grouping is not None}
+    return {name: registry.create("group", grouping, {}) for name, grouping in chosen.items()}
+
+
+def _need_spark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise SetupError("pyspark is not installed; pip install 'springtide[spark]'") from None
+
+
+def _check_target(target_s: float | None, measured: Mapping[str, Any] | None) -> None:
+    if target_s is None:
+        return
+    floor = float(measured["floor_s"]) if measured else LEAST_FLOOR_S
+    if target_s < floor:
+        origin = "as measured in this checkpoint" if measured else "the least that Spark was ever measured at"
+        raise OptionError(
+            f"target {target_s * 1000:.0f} ms is below the floor of a batch, {floor * 1000:.0f} ms, {origin}; raise the target"
+        )
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C finish the batch; a second one ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def finish(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        stop.set()
+
+    for number in before:
+        signal.signal(number, finish)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _watching(loop: ControlLoop, watch: Watch | None) -> Iterator[None]:
+    """Show every new snapshot while the run goes on."""
+    if watch is None:
+        yield
+        return
+    over = threading.Event()
+    started = time.monotonic()
+
+    def show() -> None:
+        while not over.wait(0.5):
+            if loop.snapshot is not None:
+                watch(loop.snapshot, time.monotonic() - started)
+
+    thread = threading.Thread(target=show, name="springtide-view", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=5)
+
+
+def register_by_value(module: Any) -> None:
+    """Let the functions of a module travel to the workers by value, for modules that the workers cannot import."""
+    _need_spark()
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)

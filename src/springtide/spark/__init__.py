@@ -1,0 +1,1 @@
+"""The data plane on Spark, and the only package that imports pyspark."""

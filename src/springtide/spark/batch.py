@@ -1,0 +1,148 @@
+"""One batch, from its DataFrame to its commit: the exactly-once protocol on one screen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from springtide.control.ports import Control
+from springtide.errors import RecordError, SpringtideError
+from springtide.model.plan import Plan
+from springtide.model.report import BatchReport, TaskReport
+from springtide.model.topology import Kind, Topology
+from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.pipeline import Outcome, Pipeline
+from springtide.spark.sinks import Sinks
+
+Backlog = Callable[[dict[str, int]], int | None]
+"""How many records wait, given how many of each source were committed."""
+
+
+class Stopping(Exception):
+    """Raised instead of starting another batch once the run is to end."""
+
+
+class BatchRunner:
+    """What ``foreachBatch`` calls. Spark may call it twice for the same batch; the manifest decides."""
+
+    def __init__(
+        self, topology: Topology, session: SparkSession, checkpoint: Checkpoint, pipeline: Pipeline, sinks: Sinks,
+        control: Control, backlog: Backlog, stop: threading.Event,
+    ) -> None:  # fmt: skip
+        self._topology, self._session, self._checkpoint = topology, session, checkpoint
+        self._pipeline, self._sinks, self._control = pipeline, sinks, control
+        self._backlog, self._stop = backlog, stop
+        self.committed: dict[str, int] = dict((checkpoint.last_manifest() or {}).get("sources", {}))
+        self.batches = 0
+        self.fatal: SpringtideError | None = None
+        self._door = threading.Lock()
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        with self._door:
+            if self._stop.is_set():
+                raise Stopping
+            self._idle.clear()
+        try:
+            self._batch(frame, batch)
+        finally:
+            self._idle.set()
+
+    def is_idle(self, timeout_s: float) -> bool:
+        """Whether no batch runs. Once the run is to stop, none can start any more."""
+        with self._door:
+            pass
+        return self._idle.wait(timeout_s)
+
+    def _batch(self, frame: DataFrame, batch: int) -> None:
+        started = time.time()
+        done = self._checkpoint.manifest(batch)
+        if done is not None:
+            self._sinks.publish(done["receipts"])
+            return
+        try:
+            plan = self._planned(batch)
+            report = self._run(frame, batch, plan, started)
+        except SpringtideError as error:
+            self.fatal = error
+            raise
+        self.batches += 1
+        self._control.report(report)
+        self._stop.wait(max(0.0, plan.trigger_s - (time.time() - started)))
+
+    def _planned(self, batch: int) -> Plan:
+        """The plan of this batch: as it was when the batch was first tried, or the one in force now."""
+        plan = self._checkpoint.plan(batch)
+        if plan is None:
+            plan = self._control.current()
+            self._checkpoint.write_plan(batch, plan)
+        return plan
+
+    def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
+        planned = time.time()
+        outcome = self._pipeline.run(frame, plan.widths, batch)
+        ran = time.time()
+        _raise_if_stopped(outcome)
+        receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
+        rows = self._source_rows(outcome)
+        totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
+        self._sinks.deliver(self._session, batch, receipts)
+        self._checkpoint.commit(
+            {"batch": batch, "epoch": self._checkpoint.epoch, "plan": plan.to_json(), "receipts": receipts, "sources": totals}
+        )
+        self._sinks.publish(receipts)
+        committed = time.time()
+        self.committed = totals
+        phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
+        return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
+
+    def _source_rows(self, outcome: Outcome) -> dict[str, int]:
+        rows = dict(outcome.source_rows)
+        for source in self._topology.sources:
+            for task in outcome.tasks:
+                if source.name in task["tallies"]:
+                    rows[source.name] = rows.get(source.name, 0) + int(task["tallies"][source.name]["rows_out"])
+        return rows
+
+    def _report(
+        self, outcome: Outcome, batch: int, plan: Plan, started: float, committed: float, rows_in: int,
+        phases: dict[str, float],
+    ) -> BatchReport:  # fmt: skip
+        sinks = {operator.name: 0 for operator in self._topology.sinks}
+        for task in outcome.tasks:
+            for name, count in task["sinks"].items():
+                sinks[name] += count
+        return BatchReport(
+            batch, self._checkpoint.epoch, plan, started, committed, rows_in,
+            rows_out=sum(sinks.values()),
+            rows_failed=sum(task["dead"] for task in outcome.tasks),
+            tasks=tuple(_task_reports(outcome.tasks, self._topology)),
+            sinks=sinks,
+            created=tuple(outcome.created) + tuple((at, n) for task in outcome.tasks for at, n in task["created"]),
+            backlog=self._backlog(self.committed),
+            phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
+        )  # fmt: skip
+
+
+def _task_reports(tasks: list[dict[str, Any]], topology: Topology) -> list[TaskReport]:
+    reports = []
+    for task in tasks:
+        for operator, tally in task["tallies"].items():
+            in_jvm = topology[operator].kind is Kind.SQL
+            reports.append(TaskReport(operator, task["task"], **{**tally, "busy_s": None if in_jvm else tally["busy_s"]}))
+    return reports
+
+
+def _raise_if_stopped(outcome: Outcome) -> None:
+    for task in outcome.tasks:
+        if task["stopped"] is not None:
+            letter = task["stopped"]
+            raise RecordError(
+                f"operator {letter['operator']!r} failed with {letter['error']} on the record {letter['record']}, and its"
+                f" on_error is 'stop'; nothing of the batch was committed\n{letter['traceback']}"
+            )

@@ -1,0 +1,47 @@
+"""Blocks: what travels between tasks.
+
+A task writes, for each task of the next stage, one block with all records that it sends there: an Arrow record batch
+behind a small header. Spark then shuffles a handful of blocks instead of thousands of rows, and the order of the records
+needs no column of its own: it is the order of (consumer, producer, origin, chunk) of the blocks, and of the rows inside
+them, whatever order the blocks arrive in.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+_HEADER = struct.Struct("<BBHHIII")
+HEADER_BYTES = _HEADER.size
+MAX_ROWS = 65_536
+"""The most rows of a block, so that none comes near the 2 GB that one Java array can hold."""
+
+
+class BlockKind(IntEnum):
+    DATA = 0  # records for an operator that runs in Python
+    ROWS = 1  # records for a sql operator, read by the JVM before the next stage
+    REPORT = 2  # what a task did, as JSON
+
+
+@dataclass(frozen=True, order=True)
+class Header:
+    """Where a block goes and where it comes from. Ordered as the records are."""
+
+    kind: BlockKind
+    level: int  # of the stage that consumes it
+    consumer: int  # the operator's number
+    producer: int
+    target: int  # the task within that stage
+    origin: int  # the task that wrote it
+    chunk: int
+
+    def pack(self) -> bytes:
+        return _HEADER.pack(
+            self.kind, self.level, self.consumer, self.producer, self.target, self.origin, self.chunk
+        )
+
+
+def parse(block: bytes) -> Header:
+    kind, *rest = _HEADER.unpack_from(block)
+    return Header(BlockKind(kind), *rest)

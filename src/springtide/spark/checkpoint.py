@@ -1,0 +1,193 @@
+"""Springtide's part of a checkpoint: the fence, and for every batch its plan and its manifest.
+
+    <checkpoint>/spark/        Spark's own offset and commit logs
+    <checkpoint>/springtide/
+        topology.json          what may not change: the graph, the schemas, the keys
+        driver.lock, jvm.lock  held by the one driver, and by its JVM
+        epoch.json             the fencing token: grows by one at every start
+        plans/N.json           written before batch N runs; a replay of N takes the same
+        manifests/N.json       batch N is committed if and only if this is there
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from springtide.errors import CheckpointError
+from springtide.model.plan import Plan
+from springtide.model.schema import described
+from springtide.model.topology import Topology
+
+KEPT_BATCHES = 100
+"""How many plans and manifests stay. Replays need the last one; the others are for people."""
+
+
+def write_atomic(path: Path, document: Mapping[str, Any]) -> None:
+    """Write JSON so that a reader sees all of it or nothing, also after the machine lost power."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(document, file, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return document
+
+
+class Checkpoint:
+    """One topology's checkpoint, held by this driver from ``acquire`` to ``release``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.own = self.root / "springtide"
+        self.epoch = 0
+        self._lock: IO[str] | None = None
+
+    @property
+    def spark_location(self) -> str:
+        return (self.root / "spark").as_uri()
+
+    @property
+    def jvm_lock(self) -> Path:
+        return self.own / "jvm.lock"
+
+    @property
+    def source_control(self) -> Path:
+        """The file by which the plan's read limit reaches a generated source."""
+        return self.own / "source.json"
+
+    def acquire(self, topology: Topology) -> None:
+        """Become its one driver: check that it is this topology's, and lock it."""
+        if self.root.exists() and not self.root.is_dir():
+            raise CheckpointError(f"checkpoint {self.root} is a file; give a folder")
+        stored = read_json(self.own / "topology.json")
+        if stored is None and self.root.is_dir() and any(self.root.iterdir()) and not self.own.is_dir():
+            raise CheckpointError(f"{self.root} holds files but no checkpoint of Springtide; give an empty or new folder")
+        wanted = fingerprint(topology)
+        if stored is not None:
+            differences = compare(stored, wanted)
+            if differences:
+                raise CheckpointError(
+                    f"checkpoint {self.root} does not fit topology {topology.name!r}: {'; '.join(differences)}."
+                    " Give a new checkpoint, or change the topology back"
+                )
+        for folder in ("plans", "manifests", "staged"):
+            (self.own / folder).mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        if stored is None:
+            write_atomic(self.own / "topology.json", wanted)
+
+    def next_epoch(self) -> None:
+        """Take the next fencing token; whatever an earlier one staged can no longer be committed."""
+        self.epoch = int((read_json(self.own / "epoch.json") or {"epoch": 0})["epoch"]) + 1
+        write_atomic(self.own / "epoch.json", {"epoch": self.epoch, "pid": os.getpid(), "host": socket.gethostname()})
+
+    def _take_lock(self) -> None:
+        lock = (self.own / "driver.lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            holder = lock.read().strip() or "an unknown process"
+            lock.close()
+            raise CheckpointError(
+                f"checkpoint {self.root} is in use by {holder}; stop that run first, or give another checkpoint"
+            ) from None
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        lock.flush()
+        self._lock = lock
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def check_fence(self) -> None:
+        """Fail if another driver has taken over, as after a lock that a network file system lost."""
+        current = read_json(self.own / "epoch.json")
+        if current is None or current["epoch"] != self.epoch:
+            raise CheckpointError(f"checkpoint {self.root} was taken over by another driver ({current}); this one ends")
+
+    def plan(self, batch: int) -> Plan | None:
+        document = read_json(self._plan_file(batch))
+        return None if document is None else Plan.from_json(document)
+
+    def write_plan(self, batch: int, plan: Plan) -> None:
+        write_atomic(self._plan_file(batch), plan.to_json())
+
+    def manifest(self, batch: int) -> dict[str, Any] | None:
+        return read_json(self._manifest_file(batch))
+
+    def last_manifest(self) -> dict[str, Any] | None:
+        names = sorted(path.stem for path in (self.own / "manifests").glob("[0-9]*.json"))
+        return self.manifest(int(names[-1])) if names else None
+
+    def commit(self, manifest: Mapping[str, Any]) -> None:
+        """The commit of a batch: one rename."""
+        self.check_fence()
+        batch = int(manifest["batch"])
+        write_atomic(self._manifest_file(batch), manifest)
+        for old in (self._manifest_file(batch - KEPT_BATCHES), self._plan_file(batch - KEPT_BATCHES)):
+            with contextlib.suppress(FileNotFoundError):
+                old.unlink()
+
+    def remember(self, name: str, document: Mapping[str, Any]) -> None:
+        """Keep a small document that outlives the run, such as the schedule's start or the measured floor."""
+        write_atomic(self.own / f"{name}.json", document)
+
+    def recall(self, name: str) -> dict[str, Any] | None:
+        return read_json(self.own / f"{name}.json")
+
+    def _plan_file(self, batch: int) -> Path:
+        return self.own / "plans" / f"{batch:08d}.json"
+
+    def _manifest_file(self, batch: int) -> Path:
+        return self.own / "manifests" / f"{batch:08d}.json"
+
+
+def fingerprint(topology: Topology) -> dict[str, Any]:
+    """What a checkpoint holds its topology to. Policy, bounds, grouping and parallelism may change."""
+    return {
+        "name": topology.name,
+        "operators": {
+            o.name: {
+                "kind": str(o.kind),
+                "inputs": list(o.inputs),
+                "schema": described(o.schema),
+                "key": list(o.key),
+                "endpoint": type(o.source or o.sink).__name__ if o.source or o.sink else "",
+            }
+            for o in topology
+        },
+    }
+
+
+def compare(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What differs between two fingerprints, in words."""
+    differences = []
+    if stored["name"] != wanted["name"]:
+        differences.append(f"it belongs to topology {stored['name']!r}")
+    before, now = stored["operators"], wanted["operators"]
+    differences += [f"operator {name!r} is gone" for name in before if name not in now]
+    differences += [f"operator {name!r} is new" for name in now if name not in before]
+    for name in before:
+        for aspect in before[name]:
+            if name in now and before[name][aspect] != now[name][aspect]:
+                differences.append(f"{aspect} of {name!r} was {before[name][aspect]}, is {now[name][aspect]}")
+    return differences

@@ -1,0 +1,227 @@
+"""The driver of a run: starts the query, restarts it when it fails, and ends it between two batches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from springtide.control.ports import Control
+from springtide.errors import RunError, SpringtideError, TopologyError
+from springtide.model.endpoints import FilesSink, GenerateSource
+from springtide.model.plan import Plan
+from springtide.model.topology import Topology
+from springtide.policy.group import Grouping
+from springtide.spark import generate, internals, sources
+from springtide.spark import program as programs
+from springtide.spark.batch import BatchRunner
+from springtide.spark.checkpoint import Checkpoint, write_atomic
+from springtide.spark.pipeline import Pipeline
+from springtide.spark.sinks import Sinks
+
+log = logging.getLogger("springtide.spark")
+
+GIVE_UP_AFTER = 5
+"""Failures in a row, without a batch in between, after which a query is given up."""
+BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When a run ends by itself: after so many seconds or batches, or with what is there now."""
+
+    duration_s: float | None = None
+    batches: int | None = None
+    available_now: bool = False
+
+
+@dataclass
+class Outcome:
+    """What is left on the driver after a run."""
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    restarts: int = 0
+
+
+class SourceActuator:
+    """Carries a plan's read limit and source width to generated sources, by a file that they read."""
+
+    def __init__(self, checkpoint: Checkpoint, topology: Topology) -> None:
+        self._file = checkpoint.source_control
+        self._source = topology.sources[0].name
+
+    def apply(self, plan: Plan) -> None:
+        write_atomic(self._file, {"read_limit": plan.read_limit, "partitions": plan.widths.get(self._source, 1)})
+
+
+def check_pickles(topology: Topology) -> None:
+    """Refuse functions that cannot reach the workers, before Spark starts."""
+    for operator in topology:
+        carried = operator.source.make if isinstance(operator.source, GenerateSource) else operator.function
+        if carried is None:
+            continue
+        try:
+            cloudpickle.dumps(carried)
+        except Exception as error:  # noqa: BLE001  pickling runs user code, which may raise anything
+            raise TopologyError(
+                f"operator {operator.name!r}: its function cannot be sent to the workers ({type(error).__name__}: {error});"
+                " keep connections, locks and open files out of it, or open them inside the function"
+            ) from None
+
+
+class Driver:
+    """Runs a topology on Spark until it is told to stop, ends by itself, or fails for good."""
+
+    def __init__(
+        self, topology: Topology, checkpoint: Checkpoint, control: Control, groupings: Mapping[str, Grouping],
+        new_session: Callable[[], SparkSession], stop: threading.Event, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._topology, self._checkpoint, self._control = topology, checkpoint, control
+        self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
+        places, dead = programs.staging_of(topology, str(checkpoint.own))
+        self._program = programs.compile_topology(topology, groupings, places, dead)
+        letters = topology.dead_letters or FilesSink(f"{checkpoint.own}/dead", "json")
+        assert isinstance(letters, FilesSink)
+        self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
+        self._started = self._schedule_start()
+        self._session: SparkSession | None = None
+        self._runner: BatchRunner | None = None
+        self.restarts = 0
+
+    def run(self, ending: Ending) -> Outcome:
+        """Start, watch, and restart on failure; returns when the run is over."""
+        end = None if ending.duration_s is None else time.monotonic() + ending.duration_s
+        self._session = self._new_session()
+        failures = 0
+        while not self._stop.is_set():
+            before = self._batches
+            try:
+                self._watch(self._start(ending), ending, end)
+                break
+            except SpringtideError:
+                raise
+            except Exception as error:  # noqa: BLE001  whatever ended the query, the supervisor decides what follows
+                failures = 1 if self._batches > before else failures + 1
+                self._recover(error, failures)
+        tables = {name: pa.concat_tables(parts) for name, parts in self._sinks.memory.items() if parts}
+        return Outcome(tables, self.restarts)
+
+    @property
+    def _batches(self) -> int:
+        return self._runner.batches if self._runner else 0
+
+    def stop_session(self) -> None:
+        if self._session is not None and internals.jvm_is_alive(self._session):
+            self._session.stop()
+
+    def _start(self, ending: Ending) -> StreamingQuery:
+        """A query from the checkpoint, under a new epoch."""
+        session = self._session
+        assert session is not None
+        self._checkpoint.next_epoch()
+        self._lock = internals.hold_jvm_lock(session, self._checkpoint.jvm_lock)
+        last = self._checkpoint.last_manifest()
+        if last is not None:
+            self._sinks.publish(last["receipts"])
+        self._sinks.prepare(self._checkpoint.epoch)
+        done = self._batches
+        pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
+        self._runner = BatchRunner(
+            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop
+        )
+        self._runner.batches = done
+        frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control)
+        writer = frame.writeStream.queryName(self._topology.name).foreachBatch(self._runner)
+        writer = writer.option("checkpointLocation", self._checkpoint.spark_location)
+        if ending.available_now:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    def _watch(self, query: StreamingQuery, ending: Ending, end: float | None) -> None:
+        """Wait until the query ends, or end it between two batches."""
+        while query.isActive:
+            over = end is not None and time.monotonic() >= end
+            over = over or (ending.batches is not None and self._batches >= ending.batches)
+            if over or self._exhausted():
+                self._stop.set()
+            if self._stop.wait(0.1):
+                break
+        if self._stop.is_set():
+            self._finish(query)
+        elif query.exception() is not None:
+            self._raise(query)
+
+    def _finish(self, query: StreamingQuery) -> None:
+        """The running batch goes to its end; the next one is refused, and that ends the query."""
+        runner = self._runner
+        assert runner is not None
+        while query.isActive and not runner.is_idle(0.1):
+            pass
+        query.stop()
+        if runner.fatal is not None:
+            raise runner.fatal
+
+    def _raise(self, query: StreamingQuery) -> None:
+        assert self._runner is not None
+        if self._runner.fatal is not None:
+            raise self._runner.fatal
+        raise RuntimeError(str(query.exception()))
+
+    def _recover(self, error: Exception, failures: int) -> None:
+        """Back off, and get a new session if the JVM died."""
+        if self._runner is not None and self._runner.fatal is not None:
+            raise self._runner.fatal
+        if failures > GIVE_UP_AFTER:
+            raise RunError(f"the query failed {failures} times in a row, the last time with: {error}") from error
+        self.restarts += 1
+        assert self._session is not None
+        alive = internals.jvm_is_alive(self._session)
+        wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", reason, wait)
+        self._stop.wait(wait)
+        if not alive:
+            internals.forget_dead_jvm()
+            self._session = self._new_session()
+
+    def _schedule_start(self) -> float:
+        """When the schedule of generated sources began: the first start of this checkpoint, for ever."""
+        stored = self._checkpoint.recall("schedule")
+        if stored is None:
+            stored = {"started": self._clock()}
+            self._checkpoint.remember("schedule", stored)
+        return float(stored["started"])
+
+    def _backlog(self, committed: Mapping[str, int]) -> int | None:
+        """Records that came and are not committed; None where a source cannot tell."""
+        waiting = 0
+        for source in self._topology.sources:
+            if not isinstance(source.source, GenerateSource):
+                return None
+            waiting += generate.scheduled(source.source, self._clock() - self._started) - committed.get(source.name, 0)
+        return max(0, waiting)
+
+    def _exhausted(self) -> bool:
+        """Whether every source was generated to its end and all of it is committed."""
+        assert self._runner is not None
+        for source in self._topology.sources:
+            total = total_of(source.source)
+            if total is None or self._runner.committed.get(source.name, 0) < total:
+                return False
+        return True
+
+
+def total_of(source: Any) -> int | None:
+    """How many records a source will ever bring; None when that is not known."""
+    if not isinstance(source, GenerateSource):
+        return None
+    known = [total for total in (source.limit, source.rate.total) if total is not None]
+    return min(known, default=None)

@@ -1,0 +1,251 @@
+"""One batch as one Spark job: the stages of the program, at the widths of the plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from springtide.errors import RunError
+from springtide.model.topology import Kind
+from springtide.policy.group.round_robin import RoundRobin
+from springtide.spark import blocks
+from springtide.spark.blocks import BlockKind
+from springtide.spark.internals import Stages
+from springtide.spark.program import Node, Program
+from springtide.spark.worker import (
+    BATCH_PROPERTY,
+    SEQUENCE,
+    Entry,
+    Port,
+    Shipment,
+    Stage,
+    StagePlan,
+    decode,
+    digest_of,
+)
+
+CLOSURE_BYTES = 100_000
+"""Programs above this travel as a broadcast, once per executor, instead of with every task."""
+
+
+@dataclass
+class Outcome:
+    """What the tasks of a batch reported."""
+
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    source_rows: dict[str, int] = field(default_factory=dict)  # of sources that only the JVM read
+    created: list[tuple[float, float]] = field(default_factory=list)
+
+
+class Pipeline:
+    """Turns a batch's DataFrame and a plan's widths into a job, and runs it."""
+
+    def __init__(self, session: SparkSession, program: Program, epoch: int) -> None:
+        self._session, self._program, self._epoch = session, program, epoch
+        self._stages = Stages(session.sparkContext)
+        self._shipment = _ship(session, program)
+        self._sources = tuple(node for node in program.nodes if node.kind is Kind.SOURCE)
+        self._widths: dict[str, int] = {}
+        self._functions: dict[object, Any] = {}
+
+    def run(self, frame: DataFrame, widths: Mapping[str, int], batch: int) -> Outcome:
+        """Run a batch to its end; nothing is committed here."""
+        if dict(widths) != self._widths:
+            self._widths = dict(widths)
+            self._functions.clear()
+            self._stages.forget()
+        self._session.sparkContext.setLocalProperty(BATCH_PROPERTY, str(batch))
+        outcome, letting_go = Outcome(), []
+        try:
+            stage, level = self._enter(frame, outcome, letting_go)
+            while True:
+                stage = self._with_sql(stage, level, letting_go)
+                if level + 1 >= len(self._program.levels):
+                    break
+                level += 1
+                stage = self._stages.apply(self._stages.shuffle(stage, self._sizes[level]), self._stage_function(level))
+            outcome.tasks = [json.loads(block[blocks.HEADER_BYTES :]) for block in self._reports(stage)]
+        finally:
+            for let_go in letting_go:
+                let_go()
+        return outcome
+
+    @property
+    def _ranges(self) -> Mapping[int, tuple[int, int]]:
+        return self._program.ranges(self._widths)[0]
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return self._program.ranges(self._widths)[1]
+
+    def _stage_plan(self, level: int) -> StagePlan:
+        following = self._sizes[level + 1] if level + 1 < len(self._sizes) else 1
+        return StagePlan(level, dict(self._ranges), following, self._epoch)
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        """A stage's function, made once for as long as the widths hold."""
+        if key not in self._functions:
+            self._functions[key] = make()
+        return self._functions[key]
+
+    def _stage_function(self, level: int) -> Stage:
+        return self._once(("stage", level), lambda: Stage(self._shipment, self._stage_plan(level)))  # type: ignore[no-any-return]
+
+    def _entry(self, frame: DataFrame, level: int, *ports: Port) -> Any:
+        """Rows of a DataFrame entering the operators behind ``ports``."""
+        key = ("entry", level, ports)
+        function = self._once(
+            key, lambda: Entry(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports)
+        )
+        return self._stages.apply(self._stages.entry(frame), function)
+
+    def _enter(self, frame: DataFrame, outcome: Outcome, letting_go: list[Callable[[], Any]]) -> tuple[Any, int]:
+        """The first stage: what the sources brought."""
+        straight = self._routed_by_jvm()
+        if straight is not None:
+            source, consumer = straight
+            return self._shuffled_rows(frame, source, consumer), 1
+        read_by_sql = [s for s in self._sources if self._sql_consumers(s)]
+        if read_by_sql:
+            frame = frame.persist()
+            letting_go.append(frame.unpersist)
+        entries = []
+        in_python = [s for s in self._sources if s.forward or self._python_shuffled(s)]
+        if in_python:
+            single = len(self._sources) == 1
+            ports = tuple(Port(s.number, None if single else self._sources.index(s)) for s in in_python)
+            entries.append(self._entry(frame, 0, *ports))
+        for source in read_by_sql:
+            rows = self._rows_of(frame, source)
+            if source not in in_python:
+                _count_in_jvm(rows, source, outcome)
+            entries += self._sql_entries(rows, source, 0, letting_go)
+        return self._stages.union(entries), 0
+
+    def _rows_of(self, frame: DataFrame, source: Node) -> DataFrame:
+        if len(self._sources) == 1:
+            return frame
+        column = f"s{self._sources.index(source)}"
+        return frame.where(F.col(column).isNotNull()).select(f"{column}.*")
+
+    def _routed_by_jvm(self) -> tuple[Node, Node] | None:
+        """A source whose only reader takes records round-robin: Spark can deal them out without Python in between."""
+        if len(self._sources) != 1 or not self._sources[0].ordered:
+            return None
+        source = self._sources[0]
+        readers = source.forward + source.shuffled
+        consumer = self._program.nodes[readers[0]]
+        simple = len(readers) == 1 and type(consumer.grouping) is RoundRobin and consumer.kind is not Kind.SQL
+        return (source, consumer) if simple else None
+
+    def _shuffled_rows(self, frame: DataFrame, source: Node, consumer: Node) -> Any:
+        """Round-robin over a partition's positions: the high bits of the sequence are the partition, the low ones the
+        position in it, so the target is a pure function of both, and the task can restore the order."""
+        first, width = self._ranges[consumer.number]
+        sequence = F.monotonically_increasing_id()
+        dealt = frame.withColumn(SEQUENCE, sequence)
+        target = (F.shiftright(SEQUENCE, 33) + F.col(SEQUENCE).bitwiseAND((1 << 33) - 1)) % width
+        placed = dealt.repartitionById(width, target.cast("int"))
+        return self._entry(placed, 1, Port(source.number, None, consumer.number))
+
+    def _sql_consumers(self, node: Node) -> list[Node]:
+        return [self._program.nodes[n] for n in node.shuffled if self._program.nodes[n].kind is Kind.SQL]
+
+    def _python_shuffled(self, node: Node) -> list[int]:
+        return [n for n in node.shuffled if self._program.nodes[n].kind is not Kind.SQL]
+
+    def _with_sql(self, stage: Any, level: int, letting_go: list[Callable[[], Any]]) -> Any:
+        """The sql operators that run between this level and the next, fed from its blocks."""
+        fed = [
+            node for node in self._program.nodes
+            if node.kind is Kind.SQL and self._program.arrival[node.number] == level and not self._reads_jvm(node)
+        ]  # fmt: skip
+        if not fed:
+            return stage
+        letting_go.append(self._stages.persist(stage))
+        entries = [stage]
+        for node in fed:
+            rows = self._stages.elements(stage).mapPartitions(_Pick(node.number, node.input_schema))
+            frame = self._session.createDataFrame(rows, from_arrow_schema(node.input_schema), verifySchema=False)
+            entries += self._run_sql(frame, node, level, letting_go)
+        return self._stages.union(entries)
+
+    def _reads_jvm(self, node: Node) -> bool:
+        """Whether a sql operator reads straight from a source or from another sql operator."""
+        return any(
+            node.number in producer.shuffled and producer.kind in (Kind.SOURCE, Kind.SQL) for producer in self._program.nodes
+        )
+
+    def _sql_entries(
+        self, frame: DataFrame, producer: Node, level: int, letting_go: list[Callable[[], Any]]
+    ) -> list[Any]:
+        return [e for node in self._sql_consumers(producer) for e in self._run_sql(frame, node, level, letting_go)]
+
+    def _run_sql(self, frame: DataFrame, node: Node, level: int, letting_go: list[Callable[[], Any]]) -> list[Any]:
+        """Apply a user's DataFrame function, and let its rows enter the operators behind it."""
+        assert node.function is not None and node.input_schema is not None
+        result = node.function(frame.select(*node.input_schema.names))
+        _check_result(node, result)
+        in_python = bool(node.forward or self._python_shuffled(node))
+        if len(self._sql_consumers(node)) + in_python > 1:
+            result = result.persist()
+            letting_go.append(result.unpersist)
+        entries = self._sql_entries(result, node, level, letting_go)
+        if in_python:
+            entries.append(self._entry(result, level, Port(node.number)))
+        return entries
+
+    def _reports(self, stage: Any) -> list[bytes]:
+        return [block for block in self._stages.collect(stage) if blocks.parse(block).kind is BlockKind.REPORT]
+
+
+class _Pick:
+    """Picks the rows for one sql operator out of a stage's blocks."""
+
+    def __init__(self, consumer: int, schema: pa.Schema) -> None:
+        self._consumer, self._schema = consumer, schema
+
+    def __call__(self, elements: Any) -> Any:
+        for position, block in enumerate(elements):
+            if position % 2 == 0:  # keys
+                continue
+            header = blocks.parse(block)
+            if header.kind is BlockKind.ROWS and header.consumer == self._consumer:
+                for row in decode(block, self._schema).to_pylist():
+                    yield tuple(row.values())
+
+
+def _check_result(node: Node, result: DataFrame) -> None:
+    if not isinstance(result, DataFrame):
+        raise RunError(f"sql operator {node.name!r} is to return a DataFrame, got {type(result).__name__}")
+    missing = [name for name in node.schema.names if name not in result.columns]  # type: ignore[union-attr]
+    if missing:
+        raise RunError(f"sql operator {node.name!r} returned no column {missing[0]!r}; it has: {', '.join(result.columns)}")
+
+
+def _count_in_jvm(rows: DataFrame, source: Node, outcome: Outcome) -> None:
+    """Count what Python never sees, and when it was created."""
+    wanted = [F.count(F.lit(1))]
+    if source.created is not None:
+        created = F.col(source.created)
+        micros = created if rows.schema[source.created].dataType.typeName() == "long" else F.unix_micros(created)
+        wanted.append(F.percentile_approx(micros, [(i + 0.5) / 20 for i in range(20)]))
+    counted = rows.agg(*wanted).collect()[0]
+    outcome.source_rows[source.name] = counted[0]
+    if source.created is not None and counted[1]:
+        outcome.created += [(at / 1e6, counted[0] / len(counted[1])) for at in counted[1]]
+
+
+def _ship(session: SparkSession, program: Program) -> Shipment:
+    pickled = cloudpickle.dumps(program)
+    digest = digest_of(pickled)
+    small = len(pickled) <= CLOSURE_BYTES
+    return Shipment(digest, pickled if small else session.sparkContext.broadcast(pickled))

@@ -1,0 +1,167 @@
+"""A topology compiled for Spark: which operators run in which stage, and what every task needs to know.
+
+Each stage has a level. Sources run at level 0; an operator behind a ``forward`` edge runs wherever its upstream does; one
+behind a shuffle runs at the level after its deepest upstream. All operators of one level share one Spark stage, each with
+its own range of tasks, so any graph, with fan-out and union, is a single line of stages, and no record is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.errors import TopologyError
+from springtide.model import schema as schemas
+from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink, GenerateSource
+from springtide.model.topology import DEAD_LETTERS, Kind, OnError, Operator, Topology
+from springtide.policy.group import Grouping
+
+CREATED = "_springtide_created"
+"""The hidden column of a generated stream: a record's creation time in microseconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Where a task puts what a sink shall commit."""
+
+    folder: str
+    format: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator as a task sees it."""
+
+    number: int
+    name: str
+    kind: Kind
+    function: Callable[..., Any] | None
+    schema: pa.Schema | None  # of what it emits
+    record: type | None
+    input_schema: pa.Schema | None
+    input_record: type | None  # what its function gets
+    on_error: OnError
+    key: tuple[str, ...]
+    grouping: Grouping | None  # None: forward
+    forward: tuple[int, ...]  # consumers in the same task
+    shuffled: tuple[int, ...]  # consumers in a later stage
+    created: str | None = None  # the column with the creation time, for sources
+    ordered: bool = True  # whether its rows come in the same order when a partition is read again
+    staging: Staging | None = None  # for sinks; None discards
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that stays the same from batch to batch, whatever the plan."""
+
+    topology: str
+    nodes: tuple[Node, ...]
+    levels: tuple[tuple[int, ...], ...]  # the operators that receive records at each level; sql ones excluded
+    arrival: Mapping[int, int]  # the level at which a shuffled operator receives its records
+    dead_letters: Staging
+
+    def ranges(self, widths: Mapping[str, int]) -> tuple[Mapping[int, tuple[int, int]], tuple[int, ...]]:
+        """For each shuffled operator its (first task, width), and for each level its number of tasks."""
+        ranges: dict[int, tuple[int, int]] = {}
+        sizes: list[int] = []
+        for heads in self.levels:
+            size = 0
+            for number in heads:
+                width = max(1, widths.get(self.nodes[number].name, 1))
+                ranges[number] = (size, width)
+                size += width
+            sizes.append(max(1, size))
+        return ranges, tuple(sizes)
+
+
+def compile_topology(
+    topology: Topology, groupings: Mapping[str, Grouping], staging: Mapping[str, Staging | None], dead_letters: Staging
+) -> Program:
+    """The program of a topology. ``groupings`` has one for every operator that is not chained."""
+    numbers = {operator.name: number for number, operator in enumerate(topology)}
+    for operator in topology:
+        if operator.kind is Kind.STATEFUL:
+            raise TopologyError(f"operator {operator.name!r} is stateful; this version of Springtide cannot run it yet")
+    nodes = tuple(_node(topology, o, numbers, groupings.get(o.name), staging.get(o.name)) for o in topology)
+    arrival = _arrivals(topology, numbers)
+    depth = max((level for level in arrival.values()), default=0)
+    levels = tuple(
+        tuple(n for n, level in arrival.items() if level == here and nodes[n].kind is not Kind.SQL)
+        for here in range(depth + 1)
+    )
+    return Program(topology.name, nodes, levels, arrival, dead_letters)
+
+
+def _node(
+    topology: Topology, operator: Operator, numbers: Mapping[str, int], grouping: Grouping | None, staging: Staging | None
+) -> Node:
+    consumers = topology.consumers[operator.name]
+    upstream = topology[operator.inputs[0]] if operator.inputs else None
+    offered = upstream.schema if upstream else None
+    wants_records = operator.kind in (Kind.MAP, Kind.FILTER, Kind.FLAT_MAP)
+    record = operator.accepts or (upstream.record if upstream else None)
+    if wants_records and record is None:
+        record = schemas.record_class(offered)
+    source = operator.source
+    created = CREATED if isinstance(source, GenerateSource) else source.created if source else None
+    return Node(
+        numbers[operator.name], operator.name, operator.kind, operator.function, operator.schema, operator.record,
+        offered, record, operator.on_error, operator.key, grouping,
+        forward=tuple(numbers[c.name] for c in consumers if c.chained and c.kind is not Kind.SQL),
+        shuffled=tuple(numbers[c.name] for c in consumers if not c.chained or c.kind is Kind.SQL),
+        created=created,
+        ordered=not (isinstance(source, DataFrameSource) or operator.kind is Kind.SQL),
+        staging=staging,
+    )  # fmt: skip
+
+
+def _arrivals(topology: Topology, numbers: Mapping[str, int]) -> dict[int, int]:
+    """The level at which each shuffled operator and each sql operator receives its records.
+
+    A sql operator runs between two stages: after the level of its input, and its output enters beside that level. One
+    that hangs on another sql operator through Python operators has to wait for the next level.
+    """
+    runs: dict[str, set[int]] = {}  # the levels at which an operator runs
+    behind_sql: dict[str, set[int]] = {}  # of those, the levels at which it runs in the second half, behind a sql one
+    arrival: dict[int, int] = {}
+    for operator in topology:
+        inputs = operator.inputs
+        levels = {level for name in inputs for level in runs[name]}
+        late = {level for name in inputs for level in behind_sql[name]}
+        direct_sql = operator.kind is Kind.SQL and all(topology[name].kind is Kind.SQL for name in inputs)
+        if operator.kind is Kind.SOURCE:
+            levels, late = {0}, set()
+        elif operator.kind is Kind.SQL:
+            level = max(levels)
+            if level in late and not direct_sql:
+                level += 1
+            levels, late = {level}, {level}
+            arrival[numbers[operator.name]] = level
+        elif not operator.chained:
+            level = max(levels) + 1
+            levels, late = {level}, set()
+            arrival[numbers[operator.name]] = level
+        runs[operator.name], behind_sql[operator.name] = levels, late
+    return arrival
+
+
+def staging_of(topology: Topology, private: str) -> tuple[dict[str, Staging | None], Staging]:
+    """Where each sink's records are staged: beside the output for files, so that a rename commits them; else in the
+    checkpoint, from where the driver reads them once the batch has run."""
+    places: dict[str, Staging | None] = {}
+    for operator in topology.sinks:
+        places[operator.name] = _staging(topology.name, operator.name, operator.sink, private)
+    dead = _staging(topology.name, DEAD_LETTERS, topology.dead_letters or FilesSink(f"{private}/dead", "json"), private)
+    assert dead is not None
+    return places, dead
+
+
+def _staging(topology: str, name: str, sink: object, private: str) -> Staging | None:
+    if isinstance(sink, DiscardSink):
+        return None
+    if isinstance(sink, FilesSink):
+        return Staging(f"{sink.path}/_springtide/{topology}-{name}", sink.format)
+    return Staging(f"{private}/staged/{name}", "parquet")

@@ -1,0 +1,118 @@
+"""The Spark session: settings that suit small, frequent batches, and checks of one that a user brings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from springtide.errors import SetupError
+from springtide.spark import java
+
+SETTINGS: Mapping[str, str] = {
+    # 57–67 ms instead of 100–127 for a job with one stage of Python tasks
+    "spark.python.unix.domain.socket.enabled": "true",
+    # 20 ms less per Python stage: workers with everything imported, and no long garbage collections
+    "spark.python.daemon.module": "springtide.spark.daemon",
+    # offset and commit logs in 33–38 ms instead of 108–124; sound on file: paths, the only ones a checkpoint may have
+    "spark.sql.streaming.checkpointFileManagerClass":
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.sql.adaptive.enabled": "false",  # would re-plan stages whose widths the plan has set
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.locality.wait": "0",
+    "spark.shuffle.io.maxRetries": "1",  # a lost executor stalls a batch for 1 s, not 15
+    "spark.shuffle.io.retryWait": "1s",
+    "spark.ui.enabled": "false",  # Spark's pages would be open to the network
+    "spark.ui.showConsoleProgress": "false",
+}  # fmt: skip
+
+LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""For masters on this machine: nothing listens to the outside."""
+
+
+def local_master(max_slots: int) -> str:
+    """All slots in this process; a task is tried four times, as on a cluster."""
+    return f"local[{max_slots},4]"
+
+
+def create(
+    master: str, app: str, *, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
+    archives: Sequence[str] = (),
+) -> object:  # fmt: skip
+    """A new session with Springtide's settings; ``conf`` goes above them."""
+    _refuse_connect(dict(os.environ), conf or {})
+    for file in (*py_files, *archives):
+        if not os.path.exists(file.split("#")[0]):
+            raise SetupError(f"there is no file {file!r} to ship to the executors")
+    java.use(java.find_java())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None:
+        raise SetupError("there is a Spark session already; pass it as spark=, or stop it first")
+    builder = SparkSession.builder.master(master).appName(app)
+    settings = {**SETTINGS, **(LOOPBACK if master.startswith("local") else {}), **(conf or {})}
+    if py_files:
+        settings["spark.submit.pyFiles"] = ",".join(py_files)
+    if archives:
+        settings["spark.archives"] = ",".join(archives)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _own_interrupt():
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
+    for file in py_files:
+        session.sparkContext.addPyFile(file)
+    check(session)
+    return session
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep the handler of Ctrl-C: Spark's own, put there when a context starts, would cancel the batch."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
+def adopt(session: object) -> object:
+    """A user's own session: checked, and given the settings that can still be changed, without touching theirs."""
+    check(session)
+    own = session.newSession()  # type: ignore[attr-defined]
+    for name, value in SETTINGS.items():
+        if name.startswith("spark.sql.") and own.conf.isModifiable(name):
+            own.conf.set(name, value)
+    return own
+
+
+def check(session: object) -> None:
+    """Refuse what cannot work: Spark Connect, an old Spark, dynamic allocation."""
+    if "connect" in type(session).__module__:
+        raise SetupError(
+            "this is a Spark Connect session; Springtide builds stages inside the driver, which Connect does not allow."
+            " Use a classic session: unset SPARK_REMOTE and spark.remote, and start with a master such as local[8]"
+        )
+    version = tuple(int(part) for part in session.version.split(".")[:2])  # type: ignore[attr-defined]
+    if version < (4, 2):
+        raise SetupError(f"Spark {session.version} is too old; Springtide needs 4.2 or later")  # type: ignore[attr-defined]
+    if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":  # type: ignore[attr-defined]
+        raise SetupError(
+            "spark.dynamicAllocation.enabled is true: Spark would add and remove executors against the plan."
+            " Set it to false; Springtide decides how many tasks run"
+        )
+
+
+def _refuse_connect(environ: Mapping[str, str], conf: Mapping[str, str]) -> None:
+    named = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED") if environ.get(name)]
+    named += [name for name in ("spark.remote",) if conf.get(name)]
+    if conf.get("spark.api.mode") == "connect":
+        named.append("spark.api.mode")
+    if named:
+        raise SetupError(f"{named[0]} asks for Spark Connect, on which Springtide cannot run; unset it")
+    if conf.get("spark.dynamicAllocation.enabled") == "true":
+        raise SetupError("spark.dynamicAllocation.enabled=true: Spark would work against the plan; set it to false")

@@ -1,0 +1,94 @@
+"""How staged output becomes a sink's: delivered before the manifest where a replay may repeat it, published after it
+where nothing but the manifest decides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from springtide.model.endpoints import ConsoleSink, FilesSink, ForeachSink, MemorySink, TableSink
+from springtide.model.topology import Topology
+from springtide.spark import staging
+from springtide.spark.program import Staging
+
+Receipts = Sequence[dict[str, Any]]
+
+
+class Sinks:
+    """The sinks of one topology, on the driver."""
+
+    def __init__(self, topology: Topology, dead_letters: FilesSink, places: Sequence[Staging]) -> None:
+        self._topology = topology
+        self._dead_letters = dead_letters
+        self._places = places
+        self.memory: dict[str, list[pa.Table]] = {}
+
+    def prepare(self, epoch: int) -> None:
+        """Make the folders, and sweep away what earlier epochs staged and never committed."""
+        for operator in self._topology.sinks:
+            if isinstance(operator.sink, FilesSink):
+                Path(operator.sink.path).mkdir(parents=True, exist_ok=True)
+        Path(self._dead_letters.path).mkdir(parents=True, exist_ok=True)
+        for place in self._places:
+            staging.sweep(place, epoch)
+
+    def deliver(self, session: SparkSession, batch: int, receipts: Receipts) -> None:
+        """Hand a batch to the sinks that take it as a whole. Runs before the manifest: a crash in between repeats it."""
+        for operator in self._topology.sinks:
+            own = [receipt for receipt in receipts if receipt["sink"] == operator.name]
+            schema = self._topology.input_schema(operator)
+            if isinstance(operator.sink, MemorySink):
+                tables = [pa.parquet.read_table(receipt["staged"]) for receipt in own]
+                self.memory.setdefault(operator.sink.name, []).extend(tables)
+            elif isinstance(operator.sink, ForeachSink):
+                operator.sink.function(_frame(session, own, schema), batch)
+            elif isinstance(operator.sink, TableSink):
+                _write_table(_frame(session, own, schema), operator.sink, batch)
+            elif isinstance(operator.sink, ConsoleSink):
+                _show(own, operator.sink, operator.name, batch)
+
+    def publish(self, receipts: Receipts) -> None:
+        """Make a committed batch visible, and drop what only the driver had to read. Doing it again changes nothing."""
+        sinks = {operator.name: operator.sink for operator in self._topology.sinks}
+        for receipt in receipts:
+            sink = sinks[receipt["sink"]] if receipt["sink"] else self._dead_letters
+            if isinstance(sink, FilesSink):
+                staging.publish(receipt, Path(sink.path))
+            else:
+                Path(receipt["staged"]).unlink(missing_ok=True)
+
+
+def _frame(session: SparkSession, receipts: Receipts, schema: pa.Schema) -> DataFrame:
+    structure = from_arrow_schema(schema)
+    if not receipts:
+        return session.createDataFrame([], structure)
+    paths = [Path(receipt["staged"]).as_uri() for receipt in receipts]
+    return session.read.schema(structure).parquet(*paths)
+
+
+def _write_table(frame: DataFrame, sink: TableSink, batch: int) -> None:
+    if sink.batch_column is None:
+        frame.write.format(sink.format).mode("append").saveAsTable(sink.name)
+        return
+    marked = frame.withColumn(sink.batch_column, F.lit(batch).cast("bigint"))
+    if not frame.sparkSession.catalog.tableExists(sink.name):
+        marked.limit(0).write.format(sink.format).partitionBy(sink.batch_column).saveAsTable(sink.name)
+    marked.write.option("partitionOverwriteMode", "dynamic").mode("overwrite").insertInto(sink.name)
+
+
+def _show(receipts: Receipts, sink: ConsoleSink, name: str, batch: int) -> None:
+    rows: list[dict[str, Any]] = []
+    for receipt in receipts:
+        if len(rows) < sink.rows:
+            rows += pa.parquet.read_table(receipt["staged"]).slice(0, sink.rows - len(rows)).to_pylist()
+    total = sum(receipt["rows"] for receipt in receipts)
+    lines = [f"[{name}] batch {batch}: {total} records", *(f"  {row}" for row in rows)]
+    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201  this sink is for printing

@@ -1,0 +1,56 @@
+"""The streaming DataFrame that a query reads: of one source, or of several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from springtide.errors import TopologyError
+from springtide.model.endpoints import DataFrameSource, FilesSource, GenerateSource
+from springtide.model.schema import misfits
+from springtide.model.topology import Operator, Topology
+from springtide.spark import generate
+
+
+def stream(session: SparkSession, topology: Topology, started: float, control: Path) -> DataFrame:
+    """One DataFrame for all sources. With several, each row fills the struct column of its own source."""
+    frames = [_frame(session, source, started, control) for source in topology.sources]
+    if len(frames) == 1:
+        return frames[0]
+    united = None
+    for position, frame in enumerate(frames):
+        columns = [
+            (F.struct("*") if other == position else F.lit(None).cast(frames[other].schema)).alias(f"s{other}")
+            for other in range(len(frames))
+        ]
+        rows = frame.select(*columns)
+        united = rows if united is None else united.unionByName(rows)
+    assert united is not None
+    return united
+
+
+def _frame(session: SparkSession, operator: Operator, started: float, control: Path) -> DataFrame:
+    spec = operator.source
+    if isinstance(spec, GenerateSource):
+        return generate.stream(session, spec, operator.schema, started, control)
+    if isinstance(spec, FilesSource):
+        reader = session.readStream.format(spec.format).schema(from_arrow_schema(operator.schema)).options(**spec.options)
+        if spec.max_files is not None:
+            reader = reader.option("maxFilesPerTrigger", spec.max_files)
+        return reader.load(spec.path)
+    assert isinstance(spec, DataFrameSource)
+    return _users(session, operator, spec)
+
+
+def _users(session: SparkSession, operator: Operator, spec: DataFrameSource) -> DataFrame:
+    frame = spec.frame(session) if callable(spec.frame) else spec.frame
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise TopologyError(f"source {operator.name!r}: {frame!r} is not a streaming DataFrame; make it with spark.readStream")
+    offered = to_arrow_schema(frame.schema, timezone="UTC")
+    faults = [fault for fault in misfits(offered, operator.schema) if "may be null" not in fault]
+    if faults:
+        raise TopologyError(f"source {operator.name!r}: its DataFrame does not fit schema=: {'; '.join(faults)}")
+    return frame.select(*operator.schema.names)  # type: ignore[union-attr]

@@ -1,0 +1,410 @@
+"""What runs inside a Spark task: records through the operators of one stage, then blocks for the next.
+
+Everything here is a pure function of the program, the plan and the records in their order; a task that is run again,
+anywhere, sends the same records to the same places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from springtide.model.topology import Kind, OnError
+from springtide.spark import blocks, staging
+from springtide.spark.blocks import BlockKind, Header
+from springtide.spark.chunk import Chunk
+from springtide.spark.program import Node, Program
+
+SEQUENCE = "_springtide_sequence"
+"""The hidden column of rows that the JVM has shuffled: their place in the source's partition."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The part of a plan that the tasks of one stage need."""
+
+    level: int
+    ranges: Mapping[int, tuple[int, int]]  # operator → (first task, width) at its level
+    next_size: int  # tasks of the next stage
+    epoch: int
+
+
+@dataclass
+class Tally:
+    """What this task did for one operator."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    failures: int = 0
+    busy_s: float = 0.0
+    started: float = 0.0
+    finished: float = 0.0
+
+
+@dataclass
+class TaskOutcome:
+    """What a task tells the driver, as one JSON block: its tallies, what it staged, what failed, when records were made."""
+
+    task: int
+    tallies: dict[str, dict[str, float]] = field(default_factory=dict)
+    receipts: list[dict[str, Any]] = field(default_factory=list)
+    created: list[tuple[float, float]] = field(default_factory=list)
+    sinks: dict[str, int] = field(default_factory=dict)
+    dead: int = 0
+    stopped: dict[str, str] | None = None
+
+
+class Stop(Exception):
+    """A record failed in an operator that is told to stop the run."""
+
+    def __init__(self, letter: dict[str, str]) -> None:
+        super().__init__(letter["error"])
+        self.letter = letter
+
+
+class Task:
+    """One task of one stage in one batch."""
+
+    def __init__(self, program: Program, plan: StagePlan, batch: int, attempt: int, origin: int) -> None:
+        self.program, self.plan, self.batch, self.attempt, self.origin = program, plan, batch, attempt, origin
+        self.tallies: dict[int, Tally] = {}
+        self.leaving: dict[tuple[int, int], list[pa.RecordBatch]] = {}  # (consumer, producer) → batches
+        self.staged: dict[int, list[pa.RecordBatch]] = {}
+        self.letters: list[dict[str, str]] = []
+        self.outcome = TaskOutcome(origin)
+
+    def emit(self, node: Node, chunk: Chunk) -> None:
+        """Hand what an operator produced to those that read it: here, or in a later stage."""
+        if not len(chunk):
+            return
+        if node.shuffled or len(node.forward) > 1:
+            chunk.batch()  # find misfits once, before anybody reads
+        for number in node.shuffled:
+            self.leaving.setdefault((number, node.number), []).append(chunk.batch())
+        for number in node.forward:
+            self.receive(self.program.nodes[number], chunk)
+
+    def receive(self, node: Node, chunk: Chunk) -> None:
+        """Run one operator on a chunk, and pass on what comes out."""
+        tally = self.tallies.setdefault(node.number, Tally(started=time.time()))
+        tally.rows_in += len(chunk)
+        if node.kind is Kind.UNION:
+            produced = chunk
+        elif node.kind is Kind.SINK:
+            self._stage(node, chunk)
+            tally.finished = time.time()
+            return
+        else:
+            begin = time.perf_counter()
+            produced = self._apply(node, chunk)
+            tally.busy_s += time.perf_counter() - begin
+        tally.rows_out += len(produced)
+        tally.finished = time.time()
+        self.emit(node, produced)
+
+    def _apply(self, node: Node, chunk: Chunk) -> Chunk:
+        if node.kind is Kind.MAP_BATCHES:
+            return self._apply_batch(node, chunk)
+        assert node.function is not None and node.input_record is not None
+        function, kind, out, kept = node.function, node.kind, [], []
+        for record in chunk.records(node.input_record):
+            keep = False
+            try:
+                result = function(record)
+                if kind is Kind.MAP:
+                    out.append(self._checked(node, result))
+                elif kind is Kind.FILTER:
+                    keep = bool(result)
+                else:
+                    out.extend([self._checked(node, one) for one in result])
+            except Exception as error:  # noqa: BLE001  whatever a user's function raises is the record's fate
+                self._failed(node, record, error)
+            kept.append(keep)
+        if kind is Kind.FILTER:
+            return chunk.where(kept)
+        return Chunk(node.schema, records=out, misfit=lambda record, error: self._misfit(node, record, error))
+
+    def _apply_batch(self, node: Node, chunk: Chunk) -> Chunk:
+        assert node.function is not None
+        batch = chunk.batch()
+        try:
+            result = node.function(batch)
+            if not isinstance(result, pa.RecordBatch):
+                raise TypeError(f"map_batches wants a pyarrow.RecordBatch back, got {type(result).__name__}")
+            fitted = result.select(node.schema.names).cast(node.schema)
+            return Chunk(node.schema, batch=fitted)
+        except Exception as error:  # noqa: BLE001  the batch is the unit that fails, with all its records
+            for row in batch.to_pylist():
+                self._failed(node, row, error)
+            return Chunk(node.schema, batch=pa.RecordBatch.from_pylist([], schema=node.schema))
+
+    def _checked(self, node: Node, result: Any) -> Any:
+        if node.record is not None and not isinstance(result, node.record):
+            raise TypeError(f"{node.name} is to return {node.record.__name__}, got {type(result).__name__}")
+        return result
+
+    def _failed(self, node: Node, record: Any, error: Exception) -> None:
+        letter = dead_letter(node.name, record, error)
+        if node.on_error is OnError.STOP:
+            raise Stop(letter)
+        self.tallies[node.number].failures += 1
+        self.letters.append(letter)
+
+    def _misfit(self, node: Node, record: Any, error: Exception) -> None:
+        """A result that does not fit the declared schema, found when it was turned into Arrow."""
+        self._failed(node, record, error)
+        self.tallies[node.number].rows_out -= 1
+
+    def _stage(self, node: Node, chunk: Chunk) -> None:
+        batch = chunk.batch()
+        self.outcome.sinks[node.name] = self.outcome.sinks.get(node.name, 0) + batch.num_rows
+        if node.staging is not None:
+            self.staged.setdefault(node.number, []).append(batch)
+
+    def finish(self) -> Iterator[bytes]:
+        """Write what sinks shall commit, then send the blocks and the report: pairs of target and block, for Spark."""
+        try:
+            yield from self._blocks()
+            self._write()
+        except Stop as stop:
+            self.stop(stop)
+        yield from self.report()
+
+    def stop(self, stop: Stop) -> None:
+        self.outcome.stopped = stop.letter
+
+    def report(self) -> Iterator[bytes]:
+        self.outcome.tallies = {self.program.nodes[n].name: asdict(tally) for n, tally in self.tallies.items()}
+        header = Header(BlockKind.REPORT, 0, 0, 0, 0, self.origin, 0)
+        payload = json.dumps(asdict(self.outcome)).encode()
+        yield from _pair(self.origin % self.plan.next_size, header.pack() + payload)
+
+    def _write(self) -> None:
+        place = staging.Place(self.plan.epoch, self.batch, self.plan.level, self.origin, self.attempt)
+        for number, batches in self.staged.items():
+            node = self.program.nodes[number]
+            assert node.staging is not None
+            self.outcome.receipts.append(staging.write(node.staging, node.name, place, batches))
+        if self.letters:
+            letters = [{"topology": self.program.topology, "batch": self.batch, **letter} for letter in self.letters]
+            table = pa.RecordBatch.from_pylist(letters, schema=LETTER)
+            self.outcome.receipts.append(staging.write(self.program.dead_letters, "", place, [table]))
+            self.outcome.dead = len(letters)
+
+    def _blocks(self) -> Iterator[bytes]:
+        for (consumer, producer), batches in sorted(self.leaving.items()):
+            rows = pa.Table.from_batches(batches).combine_chunks().to_batches()
+            node = self.program.nodes[consumer]
+            if node.kind is Kind.SQL:
+                kind, level = BlockKind.ROWS, self.plan.level
+                parts: Iterable[tuple[int, pa.RecordBatch]] = ((0, batch) for batch in rows)
+            else:
+                kind, level = BlockKind.DATA, self.program.arrival[consumer]
+                parts = (part for batch in rows for part in self._route(node, batch))
+            for chunk, (target, batch) in enumerate(parts):
+                header = Header(kind, level, consumer, producer, target, self.origin, chunk)
+                hop = target if level == self.plan.level + 1 else target % self.plan.next_size
+                yield from _pair(hop, header.pack() + batch.serialize().to_pybytes())
+
+    def _route(self, node: Node, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Part a batch by target task, keeping the order of the records within each."""
+        assert node.grouping is not None
+        first, width = self.plan.ranges[node.number]
+        targets = node.grouping.route(batch, node.key, self.origin, width)
+        order = np.argsort(targets, kind="stable")
+        sorted_rows = batch.take(pa.array(order))
+        counts = np.bincount(targets, minlength=width)
+        start = 0
+        for target, count in enumerate(counts.tolist()):
+            for begin in range(start, start + count, blocks.MAX_ROWS):
+                yield first + target, sorted_rows.slice(begin, min(blocks.MAX_ROWS, start + count - begin))
+            start += count
+
+
+LETTER = pa.schema(
+    [("topology", pa.string()), ("batch", pa.int64())]
+    + [(name, pa.string()) for name in ("operator", "error", "traceback", "record")]
+)
+"""The schema of dead letters; the record is JSON."""
+
+
+def dead_letter(operator: str, record: Any, error: Exception) -> dict[str, str]:
+    """What is kept of a record that failed."""
+    from dataclasses import is_dataclass
+
+    fields = asdict(record) if is_dataclass(record) and not isinstance(record, type) else record
+    return {
+        "operator": operator,
+        "error": f"{type(error).__name__}: {error}",
+        "traceback": "".join(traceback.format_exception(error)),
+        "record": json.dumps(fields, default=str),
+    }
+
+
+def _pair(target: int, block: bytes) -> Iterator[bytes]:
+    yield target.to_bytes(8, "big")  # as Spark's PairwiseRDD reads a key
+    yield block
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """A program on its way to the workers: pickled once, and unpickled once per worker, not once per task."""
+
+    digest: str
+    pickled: Any  # bytes, or a Spark broadcast of bytes where they are many
+
+    def program(self) -> Program:
+        if self.digest not in _programs:
+            from pyspark import cloudpickle
+
+            data = self.pickled if isinstance(self.pickled, bytes) else self.pickled.value
+            _programs.clear()  # a worker serves one run at a time
+            _programs[self.digest] = cloudpickle.loads(data)
+        return _programs[self.digest]
+
+
+_programs: dict[str, Program] = {}  # a worker process's cache; holds nothing that the shipment does not
+
+
+def digest_of(pickled: bytes) -> str:
+    return hashlib.blake2b(pickled, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The function that Spark runs for each partition of a stage behind a shuffle: blocks in, blocks out."""
+
+    shipment: Shipment
+    plan: StagePlan
+
+    def __call__(self, split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
+        program, here = self.shipment.program(), self.plan.level
+        arrived: dict[int, list[tuple[Header, bytes]]] = {}
+        for block in elements:
+            header = blocks.parse(block)
+            if header.kind is BlockKind.REPORT:
+                yield from _pair(header.origin % self.plan.next_size, block)
+            elif header.kind is BlockKind.DATA and header.level == here:
+                arrived.setdefault(header.target, []).append((header, block))
+            elif header.kind is BlockKind.DATA:  # on its way to a deeper level
+                hop = header.target if header.level == here + 1 else header.target % self.plan.next_size
+                yield from _pair(hop, block)
+        batch, attempt = task_context()
+        for target, received in sorted(arrived.items()):
+            task = Task(program, self.plan, batch, attempt, target)
+            try:
+                for header, block in sorted(received, key=lambda one: one[0]):
+                    node = program.nodes[header.consumer]
+                    task.receive(node, Chunk(node.input_schema, batch=decode(block, node.input_schema)))
+            except Stop as stop:
+                task.stop(stop)
+                yield from task.report()
+            else:
+                yield from task.finish()
+
+
+@dataclass(frozen=True)
+class Port:
+    """What enters a stage from the JVM: rows as if ``producer`` had emitted them, or, when the JVM has shuffled them
+    already, as the input of ``consumer`` alone."""
+
+    producer: int
+    column: int | None = None  # which struct column holds them, where several sources share the rows
+    consumer: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """The function that Spark runs for each partition that comes from the JVM: Arrow batches in, blocks out."""
+
+    shipment: Shipment
+    plan: StagePlan
+    schema: pa.Schema
+    ports: tuple[Port, ...]
+
+    def __call__(self, split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
+        program = self.shipment.program()
+        batch, attempt = task_context()
+        rows = [pa.ipc.read_record_batch(pa.py_buffer(element), self.schema) for element in elements]
+        if not any(part.num_rows for part in rows):
+            return
+        table = pa.Table.from_batches(rows).combine_chunks()
+        task = Task(program, self.plan, batch, attempt, split)
+        try:
+            for port in self.ports:
+                self._enter(task, program, port, table)
+        except Stop as stop:
+            task.stop(stop)
+            yield from task.report()
+        else:
+            yield from task.finish()
+
+    def _enter(self, task: Task, program: Program, port: Port, table: pa.Table) -> None:
+        node = program.nodes[port.producer]
+        batch = _one_batch(table, port)
+        if not batch.num_rows:
+            return
+        if SEQUENCE in batch.schema.names:
+            batch = batch.take(pa.array(np.argsort(batch.column(SEQUENCE).to_numpy(), kind="stable")))
+        elif not node.ordered:
+            batch = by_content(batch)
+        if node.created is not None and node.kind is Kind.SOURCE:
+            task.outcome.created += creation_quantiles(batch.column(node.created))
+        tally = task.tallies.setdefault(node.number, Tally(started=time.time()))
+        tally.rows_out += batch.num_rows
+        tally.finished = time.time()
+        chunk = Chunk(node.schema, batch=batch.select(node.schema.names).cast(node.schema))
+        if port.consumer is None:
+            task.emit(node, chunk)
+        else:
+            task.receive(program.nodes[port.consumer], chunk)
+
+
+def _one_batch(table: pa.Table, port: Port) -> pa.RecordBatch:
+    if port.column is None:
+        return table.to_batches()[0]
+    column = table.column(port.column).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    return pa.RecordBatch.from_struct_array(column.drop_null())
+
+
+def decode(block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.ipc.read_record_batch(pa.py_buffer(block)[blocks.HEADER_BYTES :], schema)
+
+
+def by_content(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows in an order that depends on nothing but what is in them; equal rows are interchangeable."""
+    keys = [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in batch.to_pylist()]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return batch.take(pa.array(order, pa.int64()))
+
+
+def creation_quantiles(column: pa.Array, parts: int = 64) -> list[tuple[float, float]]:
+    """Up to 64 creation times (seconds since 1970) that stand for all, each with the number of records it stands for."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    times = np.sort(column.drop_null().to_numpy(zero_copy_only=False)) / 1e6
+    groups = np.array_split(times, min(parts, len(times))) if len(times) else []
+    return [(float(group.mean()), float(len(group))) for group in groups]
+
+
+def task_context() -> tuple[int, int]:
+    """The batch that this task belongs to, and the number of this attempt, which no other attempt has."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.getLocalProperty(BATCH_PROPERTY) or 0), context.taskAttemptId()
+
+
+BATCH_PROPERTY = "springtide.batch"
+"""The local property by which a batch's number reaches its tasks, so that their pickled functions stay the same."""
