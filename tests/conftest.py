@@ -1,0 +1,27 @@
+"""Shared fixtures: one Spark session for all tests that can share it, and the closing line with the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one session of this test run, with Springtide's settings."""
+    from springtide.spark import session as sessions
+
+    session: Any = sessions.create(sessions.local_master(4), "springtide-tests")
+    yield session
+    session.stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return
+    counts = {name: len(reporter.stats.get(name, [])) for name in ("passed", "failed", "error", "skipped")}
+    print(f"{counts['passed']} passed, {counts['failed'] + counts['error']} failed, {counts['skipped']} skipped")
