@@ -58,9 +58,7 @@ def test_a_package_that_does_not_fit(version: str | None) -> None:
     finding = judge_pyspark(version)
     assert not finding.ok
     assert finding.found == (version or "not installed")
-    assert (
-        finding.advice == "Springtide needs 4.2 or later, below 5: pip install --upgrade 'springtide[spark]'"
-    )
+    assert finding.advice == "Springtide needs 4.2 or later, below 5: pip install --upgrade 'springtide[spark]'"
 
 
 def test_a_package_for_plots_only_is_no_bar() -> None:

@@ -131,9 +131,7 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path, version: int) -> 
 
 
 def test_a_java_that_fails_is_passed_over(tmp_path: Path) -> None:
-    write_program(
-        tmp_path / "broken" / "bin" / "java", "#!/bin/sh\necho 'libjli.so is missing' >&2\nexit 1\n"
-    )
+    write_program(tmp_path / "broken" / "bin" / "java", "#!/bin/sh\necho 'libjli.so is missing' >&2\nexit 1\n")
     new = make_home(tmp_path / "new", 21)
     environ = {"JAVA_HOME": str(tmp_path / "broken"), "PATH": str(new / "bin")}
     assert find_java(environ).origin == "PATH"
@@ -251,9 +249,7 @@ def test_two_javas_get_two_homes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cache", ["a file", "foreign", "not writable", "relative", "none"])
-def test_without_a_usable_cache_a_temporary_folder_serves(
-    tmp_path: Path, temporary: Path, cache: str
-) -> None:
+def test_without_a_usable_cache_a_temporary_folder_serves(tmp_path: Path, temporary: Path, cache: str) -> None:
     shelves = {
         "a file": str(tmp_path / "file"),
         "foreign": str(tmp_path / "foreign"),

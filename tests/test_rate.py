@@ -71,9 +71,7 @@ def test_creation_times_rise_and_lie_in_steps_that_bring_records(rate: Rate, dat
         times = rate.created(first, index + 1)
         assert (np.diff(times) >= 0).all()
         for t in times:
-            step = (
-                int(np.searchsorted(rate.starts, t, side="left")) - 1
-            )  # a record may come at a step's very end
+            step = int(np.searchsorted(rate.starts, t, side="left")) - 1  # a record may come at a step's very end
             assert rate.values[step] > 0
 
 
@@ -204,9 +202,7 @@ def _file(folder: Path, content: str | bytes) -> Path:
         '"0","10"\n"60","20"\n',
     ],
 )
-def test_traces_are_read_with_or_without_header_and_with_seconds_or_timestamps(
-    tmp_path: Path, content: str
-) -> None:
+def test_traces_are_read_with_or_without_header_and_with_seconds_or_timestamps(tmp_path: Path, content: str) -> None:
     rate = trace(_file(tmp_path, content))
     assert rate == Rate((0.0, 60.0), (10.0, 20.0), 120.0)
     assert str(rate) == "day.csv"
@@ -238,9 +234,7 @@ def test_a_single_line_holds_for_a_second(tmp_path: Path) -> None:
         ("x0,y\n0,10\n", 1, "'x0,y'"),
     ],
 )
-def test_a_malformed_line_is_shown_with_file_and_number(
-    tmp_path: Path, content: str, line: int, shown: str
-) -> None:
+def test_a_malformed_line_is_shown_with_file_and_number(tmp_path: Path, content: str, line: int, shown: str) -> None:
     file = _file(tmp_path, content)
     with pytest.raises(TraceError) as caught:
         trace(file)

@@ -39,9 +39,7 @@ TOPOLOGY = Topology(
 )
 
 
-def report(
-    batch: int, started: float, committed: float, rows: int, score: int = 1, **more: Any
-) -> BatchReport:
+def report(batch: int, started: float, committed: float, rows: int, score: int = 1, **more: Any) -> BatchReport:
     """A batch whose operators have degree 1, except ``score``; one of its records fails in ``score``."""
     degrees = {"parse": 1, "score": score, "rank": 1, "out": 1}
     tasks = [TaskReport("parse", 0, rows, rows, 0, 0.1, started, committed)]
@@ -205,9 +203,7 @@ def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
 
 def test_rates_count_what_was_done_and_what_came() -> None:
     """Two batches of 1 s and 100 records. After the first 50 wait, after the second 80: so 130 came."""
-    grid, arriving, done = rates(
-        [report(0, 10.0, 11.0, 100, backlog=50), report(1, 11.0, 12.0, 100, backlog=80)]
-    )
+    grid, arriving, done = rates([report(0, 10.0, 11.0, 100, backlog=50), report(1, 11.0, 12.0, 100, backlog=80)])
     assert grid.tolist() == [0.0, 1.0, 2.0]
     assert done.tolist() == [100.0, 100.0]
     assert arriving is not None
@@ -230,9 +226,7 @@ def test_a_run_is_drawn(tmp_path: Path, batches: list[BatchReport]) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_is_drawn_without_batches_or_matplotlib(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_drawn_without_batches_or_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert draw([], tmp_path) == []
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert draw(RUN, tmp_path) == []

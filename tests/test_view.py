@@ -25,9 +25,7 @@ def snapshot(at: float, degree: int = 2, latency: Latency | None = LATENCY, reas
     plan = Plan({"score[0]": degree, "out": 1}, degree + 1, {"score[0]": 4, "out": 1}, reason=reason)
     known = latency is not None
     batches = ((300, 0.5), (200, 0.4))
-    return Snapshot(
-        at, 5.0, plan, operators, batches, 1234.4 if known else None, 99 if known else None, latency
-    )
+    return Snapshot(at, 5.0, plan, operators, batches, 1234.4 if known else None, 99 if known else None, latency)
 
 
 def text_of(renderable: RenderableType, width: int = 100) -> list[str]:
@@ -54,9 +52,7 @@ def test_the_view_shows_what_was_measured() -> None:
     view.update(snapshot(5.0, degree=1), 5.0)
     view.update(snapshot(10.0, degree=3, reason="score[0] needs 2.6 replicas"), 83.0)
     header, headings, score, out, reason = text_of(view.render())
-    assert header == (
-        "taxi  tide  01:23  batches 4  rate 1,234/s  backlog 99  latency 812ms  p95 1,500ms  slots 4"
-    )
+    assert header == ("taxi  tide  01:23  batches 4  rate 1,234/s  backlog 99  latency 812ms  p95 1,500ms  slots 4")
     assert headings.split() == [
         "operator", "degree", "width", "records/s", "backlog", "latency", "busy", "history",
     ]  # fmt: skip
@@ -108,8 +104,7 @@ def test_a_pipe_gets_a_plain_line_every_five_seconds() -> None:
     lines = written(console).splitlines()
     assert [line.split()[1] for line in lines] == ["00:00", "00:05", "00:10"]
     assert lines[1] == (
-        "taxi 00:05 batches=12 rate=1,234/s backlog=99 latency=812ms p95=1,500ms slots=3"
-        " degrees=score[0]:2,out:1"
+        "taxi 00:05 batches=12 rate=1,234/s backlog=99 latency=812ms p95=1,500ms slots=3 degrees=score[0]:2,out:1"
     )
 
 
@@ -125,9 +120,7 @@ def test_a_terminal_gets_a_table_that_stays_at_the_end() -> None:
     assert "12,345" in shown
 
 
-def test_only_standard_error_is_written(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_standard_error_is_written(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in CI: no terminal all the same
     with LiveView("taxi", "tide") as view:
         view.update(snapshot(5.0), 5.0)

@@ -1,14 +1,14 @@
 """Elastic stream processing on Apache Spark.
 
-    import springtide as st
+import springtide as st
 
-    taxi = (
-        st.source.generate(trip, rate=200)
-        .map(parse).filter(in_area)
-        .map(enrich, grouping="round-robin", parallelism=8)
-        .to(st.sink.files("trips")).named("taxi")
-    )
-    st.run(taxi, policy="scripted", target="2s", max_slots=8)
+taxi = (
+    st.source.generate(trip, rate=200)
+    .map(parse).filter(in_area)
+    .map(enrich, grouping="round-robin", parallelism=8)
+    .to(st.sink.files("trips")).named("taxi")
+)
+st.run(taxi, policy="scripted", target="2s", max_slots=8)
 """
 
 from __future__ import annotations

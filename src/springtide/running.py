@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -22,12 +25,14 @@ from springtide.model.duration import seconds
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import AUTO, Topology
-from springtide.policy import registry
+from springtide.policy import registry, scale
 from springtide.policy.batch.read_limit import ReadLimit, floor_s
 from springtide.policy.group import Grouping
 from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
 from springtide.record.summary import summarise
+
+log = logging.getLogger("springtide")
 
 LEAST_FLOOR_S = 0.05
 """No batch of Spark's was ever seen to take less; the floor of a topology is measured as it runs."""
@@ -69,7 +74,7 @@ def run(
     """
     target_s = None if target is None else seconds(target, "target")
     scaler = registry.create("scale", policy, settings or {})
-    scaler.check([operator.name for operator in topology.scalable])
+    scale.check(scaler, [operator.name for operator in topology.scalable])
     groupings = _groupings(topology, grouping)
     ending_s = None if duration is None else seconds(duration, "duration")
     bounds = Bounds(max_slots)
@@ -111,6 +116,7 @@ def run(
                 outcome = driver.run(spark_driver.Ending(ending_s, batches, available_now))
             finally:
                 loop.stop()
+                journal.close()
                 if spark is None:
                     driver.stop_session()
         floor = floor_s([(report.rows_in, report.duration_s) for report in journal.reports])
@@ -125,18 +131,30 @@ def run(
 
 
 class _Journal:
-    """The run folder, and the reports in memory for the summary."""
+    """The run folder, written by a thread of its own so that no batch waits for it; reports stay for the summary."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-journal")
         self.reports: list[BatchReport] = []
 
     def batch(self, report: BatchReport) -> None:
         self.reports.append(report)
-        self._folder.batch(report)
+        self._write(self._folder.batch, report)
 
     def decision(self, entry: Mapping[str, object]) -> None:
-        self._folder.decision(entry)
+        self._write(self._folder.decision, entry)
+
+    def _write(self, write: Callable[[Any], None], entry: object) -> None:
+        self._writer.submit(write, entry).add_done_callback(_log_loss)
+
+    def close(self) -> None:
+        self._writer.shutdown(wait=True)
+
+
+def _log_loss(written: Future[None]) -> None:
+    if written.exception() is not None:
+        log.error("an entry of the run's folder is lost: %s", written.exception())
 
 
 def _groupings(topology: Topology, default: str) -> dict[str, Grouping]:
@@ -147,10 +165,8 @@ def _groupings(topology: Topology, default: str) -> dict[str, Grouping]:
 
 
 def _need_spark() -> None:
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise SetupError("pyspark is not installed; pip install 'springtide[spark]'") from None
+    if importlib.util.find_spec("pyspark") is None:
+        raise SetupError("pyspark is not installed; pip install 'springtide[spark]'")
 
 
 def _check_target(target_s: float | None, measured: Mapping[str, Any] | None) -> None:
@@ -208,11 +224,3 @@ def _watching(loop: ControlLoop, watch: Watch | None) -> Iterator[None]:
     finally:
         over.set()
         thread.join(timeout=5)
-
-
-def register_by_value(module: Any) -> None:
-    """Let the functions of a module travel to the workers by value, for modules that the workers cannot import."""
-    _need_spark()
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(module)

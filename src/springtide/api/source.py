@@ -53,13 +53,15 @@ def files(
     return _timed(_stream(spec, name, *schemas.as_schema(schema, "files")), created)
 
 
-def dataframe(frame: Any, *, schema: object, created: str | None = None, name: str = "source") -> Stream:
+def dataframe(frame: Any, *, schema: object, created: str | None = None, ordered: bool = False, name: str = "source") -> Stream:
     """Any streaming DataFrame that you have, or a function from a SparkSession to one (needed for ``springtide run``).
 
     ``schema`` says what it holds, so that the topology is checked before Spark starts; it is compared when it does.
-    Springtide knows nothing of its order, so its records are ordered by their content before they are routed.
+    ``ordered`` says that a partition that is read again has the same rows in the same order, as with Kafka, files and
+    rate sources; without it Springtide orders the records by their content before it routes them.
     """
-    return _timed(_stream(DataFrameSource(frame, created), name, *schemas.as_schema(schema, "dataframe")), created)
+    spec = DataFrameSource(frame, created, ordered)
+    return _timed(_stream(spec, name, *schemas.as_schema(schema, "dataframe")), created)
 
 
 def _timed(stream: Stream, created: str | None) -> Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -40,20 +41,24 @@ class Stream:
 
     def map(self, function: Callable[[Any], Any], *, schema: object = None, **options: Any) -> Stream:
         """One record in, one out. The schema is the function's return annotation, or ``schema=``."""
+        _check_callable(Kind.MAP, function)
         return self._apply(Kind.MAP, function, *_returned(function, schema), options)
 
     def filter(self, function: Callable[[Any], bool], **options: Any) -> Stream:
         """Keep the records for which the function is true."""
+        _check_callable(Kind.FILTER, function)
         return self._apply(Kind.FILTER, function, self.schema, self._node.operator.record, options)
 
     def flat_map(self, function: Callable[[Any], Iterable[Any]], *, schema: object = None, **options: Any) -> Stream:
         """One record in, any number out: the function returns or yields them."""
+        _check_callable(Kind.FLAT_MAP, function)
         return self._apply(Kind.FLAT_MAP, function, *_returned(function, schema, many=True), options)
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, schema: object = None, **options: Any
     ) -> Stream:
         """Arrow record batch in, record batch out; ``schema=`` where it differs from the input's."""
+        _check_callable(Kind.MAP_BATCHES, function)
         given = (self.schema, self._node.operator.record)
         if schema is not None:
             given = schemas.as_schema(schema, _called(function))
@@ -61,6 +66,7 @@ class Stream:
 
     def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
         """A function from DataFrame to DataFrame that stays in the JVM; ``schema=`` says what comes out."""
+        _check_callable(Kind.SQL, function)
         refused = sorted({"grouping", "parallelism", "on_error"} & options.keys())
         if refused:
             raise TopologyError(f"sql {_called(function)!r}: {refused[0]}= has no meaning here, Spark plans it itself")
@@ -68,6 +74,9 @@ class Stream:
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The records of several streams of one schema."""
+        for other in others:
+            if not isinstance(other, Stream):
+                raise TopologyError(f"union: {other!r} is not a stream; unite what .map, .filter and the like return")
         made = Operator(name or "", Kind.UNION, schema=self.schema, record=self._node.operator.record)
         return Stream(_Node(made, (self._node, *(other._node for other in others))))
 
@@ -79,6 +88,8 @@ class Stream:
 
     def to(self, sink: SinkSpec, *, name: str | None = None, **options: Any) -> Flow:
         """Where the records go."""
+        if not isinstance(sink, SinkSpec):
+            raise TopologyError(f"to({sink!r}): {sink!r} is not a sink; take one of springtide.sink, such as sink.files(path)")
         made = Operator(name or _sink_name(sink), Kind.SINK, sink=sink, **self._options("sink", options))
         return Flow(_Node(made, (self._node,)))
 
@@ -86,8 +97,6 @@ class Stream:
         self, kind: Kind, function: Callable[..., Any], schema: pa.Schema, record: type | None, options: dict[str, Any]
     ) -> Stream:
         name = options.pop("name", None)
-        if not callable(function):
-            raise TopologyError(f"{kind}({function!r}): that is not a function")
         accepts = None if kind in (Kind.MAP_BATCHES, Kind.SQL) else _accepted(function)
         made = Operator(
             name or _function_name(function), kind, function=function, schema=schema, record=record, accepts=accepts,
@@ -100,7 +109,8 @@ class Stream:
         allowed = ("grouping", "parallelism", "on_error")
         for given in options:
             if given not in allowed:
-                raise OptionError(f"{where}: unknown option {given!r}; {nearest(given, (*allowed, 'name', 'schema'))}")
+                others = [option for option in (*allowed, "name", "schema") if option != given]
+                raise OptionError(f"{where}: unknown option {given!r}; {nearest(given, others)}")
         chosen = {name: value for name, value in options.items() if value is not None}
         if "parallelism" in chosen and (isinstance(chosen["parallelism"], bool) or type(chosen["parallelism"]) is not int):
             raise TopologyError(f"{where}: parallelism={chosen['parallelism']!r} is not a whole number")
@@ -108,7 +118,11 @@ class Stream:
             try:
                 chosen["on_error"] = OnError(chosen["on_error"])
             except ValueError:
-                raise OptionError(f"{where}: on_error={chosen['on_error']!r}; {nearest(str(chosen['on_error']), OnError)}") from None
+                raise OptionError(
+                    f"{where}: on_error={chosen['on_error']!r}; {nearest(str(chosen['on_error']), list(map(str, OnError)))}"
+                ) from None
+        if not isinstance(chosen.get("grouping", AUTO), str):
+            raise TopologyError(f"{where}: grouping={chosen['grouping']!r} is not the name of a grouping")
         if "parallelism" in chosen:
             chosen.setdefault("grouping", AUTO)
         if chosen.get("grouping") == "hash":
@@ -121,6 +135,14 @@ class KeyedStream(Stream):
     """A stream whose next operator gets all records of a key in one task."""
 
     _key: tuple[str, ...] = ()
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        raise TopologyError("union: key_by() just before it has no effect; write .key_by(...) after the union")
+
+    def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
+        raise TopologyError(
+            f"sql {_called(function)!r}: key_by() before it has no meaning, Spark plans it itself; group inside the function"
+        )
 
     def stateful(self, processor: Any, *, shards: int = 256, schema: object = None, **options: Any) -> Stream:
         """An operator with state per key, kept in shards that move between tasks."""
@@ -202,6 +224,11 @@ def _names(order: list[_Node]) -> dict[_Node, str]:
     return names
 
 
+def _check_callable(kind: Kind, function: object) -> None:
+    if not callable(function):
+        raise TopologyError(f"{kind}({function!r}): that is not a function")
+
+
 def _called(function: object) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
@@ -241,10 +268,15 @@ def _returned(function: Callable[..., Any], schema: object, many: bool = False) 
             f"operator {_called(function)!r}: no schema; annotate what it returns as {wanted} that can be resolved"
             f" where the function is defined, or pass schema= (its annotation is {hint!r})"
         )
+    assert isinstance(hint, type)
     return schemas.schema_of(hint), hint
 
 
 def _accepted(function: Callable[..., Any]) -> type | None:
     """The dataclass that a function's first parameter is annotated with, if it is."""
-    hints = [hint for name, hint in _hints(function).items() if name != "return"]
-    return hints[0] if hints and schemas.is_record_class(hints[0]) else None
+    try:
+        first = next(iter(inspect.signature(function).parameters), "")
+    except (TypeError, ValueError):  # some built-in functions tell nothing
+        return None
+    hint = _hints(function).get(first)
+    return hint if isinstance(hint, type) and schemas.is_record_class(hint) else None

@@ -98,9 +98,7 @@ def judge_memory(total: int | None) -> Finding:
     if total is None:
         return Finding("memory", "unknown", ok=True, advice="have at least 4 GB")
     advice = "Spark may run out of it: have at least 4 GB, or run with few slots"
-    return Finding(
-        "memory", f"{total / 1e9:.1f} GB", ok=True, advice=advice if total < LITTLE_MEMORY else None
-    )
+    return Finding("memory", f"{total / 1e9:.1f} GB", ok=True, advice=advice if total < LITTLE_MEMORY else None)
 
 
 def installed(package: str) -> str | None:
@@ -147,9 +145,7 @@ def render(findings: Sequence[Finding], as_json: bool, width: int | None = None)
     table = Table("", "what", "found", "advice")
     for finding in findings:
         cells = (_mark(finding), finding.what, finding.found, finding.advice or "")
-        table.add_row(
-            *(Text(cell) for cell in cells)
-        )  # Text, for "springtide[spark]" would be taken for markup
+        table.add_row(*(Text(cell) for cell in cells))  # Text, for "springtide[spark]" would be taken for markup
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as capture:
         console.print(table)

@@ -23,13 +23,11 @@ def topology(name: str) -> Topology:
         return _pick(_from_file(Path(place)), attribute, name)
     if attribute:
         return _pick(_from_module(place), attribute, name)
-    raise OptionError(
-        f"no topology {name!r}: {nearest(name, BUILT_IN)}; or give a file such as job.py, or module:attribute"
-    )
+    raise OptionError(f"no topology {name!r}: {nearest(name, BUILT_IN)}; or give a file such as job.py, or module:attribute")
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Load a file as a module whose functions travel to the workers by value, so that it need not be shipped."""
+    """Load a file as a module. Workers cannot import it, so its functions travel to them by value."""
     if not path.is_file():
         raise OptionError(f"there is no file {str(path)!r}")
     spec = importlib.util.spec_from_file_location(f"springtide_job_{path.stem}", path)
@@ -43,15 +41,7 @@ def _from_file(path: Path) -> ModuleType:
         raise
     except Exception as error:  # a user's file may raise anything
         raise OptionError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
-    _travel_by_value(module)
     return module
-
-
-def _travel_by_value(module: ModuleType) -> None:
-    """The workers cannot import a file that is on no path of theirs."""
-    from springtide.running import register_by_value
-
-    register_by_value(module)
 
 
 def _from_module(name: str) -> ModuleType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -123,4 +123,34 @@ def _sinks(summary: Mapping[str, Any]) -> Table:
     table.add_column("records", justify="right", no_wrap=True)
     for name, rows in summary["sinks"].items():
         table.add_row(Text(name, style="bold"), count(rows))
+    return table
+
+
+def policy_table(described: Sequence[Mapping[str, Any]], detailed: bool) -> RenderableType:
+    """What can be chosen, a line each; or one plug-in with its parameters."""
+    if not detailed:
+        table = Table("name", "from", "what it does", box=None, pad_edge=False)
+        for plugin in described:
+            table.add_row(f"{plugin['kind']}/{plugin['name']}", plugin["source"], plugin["summary"])
+        return table
+    (plugin,) = described
+    head = Text(f"{plugin['kind']}/{plugin['name']} ({plugin['source']}): {plugin['summary']}")
+    table = Table("parameter", "type", "unit", "range", "default", "what it means", box=None, pad_edge=False)
+    for one in plugin["parameters"]:
+        low, high = (UNKNOWN if one[end] is None else f"{one[end]:g}" for end in ("min", "max"))
+        table.add_row(one["name"], one["type"], one["unit"], f"{low} … {high}", str(one["default"]), one["help"])
+    return Group(head, table) if plugin["parameters"] else head
+
+
+def overhead_table(document: Mapping[str, Any]) -> RenderableType:
+    """The result of ``bench overhead``."""
+    title = f"{document['rows_per_batch']:,} rows a batch, medians of {document['rounds']} rounds"
+    table = Table("shape", "Spark's defaults", "our settings", "Springtide", "ratio (IQR)", "gain (IQR)", title=title)
+    for shape in ("chained", "shuffled"):
+        row = document[shape]
+        table.add_row(
+            shape, *(milliseconds(row[side]) for side in ("vanilla_defaults_ms", "vanilla_ms", "springtide_ms")),
+            f"{row['ratio']:.2f} ({row['ratio_iqr'][0]:.2f}–{row['ratio_iqr'][1]:.2f})",
+            f"{row['gain']:.2f} ({row['gain_iqr'][0]:.2f}–{row['gain_iqr'][1]:.2f})",
+        )  # fmt: skip
     return table

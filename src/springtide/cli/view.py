@@ -44,9 +44,7 @@ class LiveView:
         if self._console.is_interactive:
             # What the program prints must not be caught on its way to a pipe, nor spoil the table.
             on_screen = sys.stdout.isatty()
-            self._live = Live(
-                self.render(), console=self._console, auto_refresh=False, redirect_stdout=on_screen
-            )
+            self._live = Live(self.render(), console=self._console, auto_refresh=False, redirect_stdout=on_screen)
             self._live.start(refresh=True)
         return self
 
@@ -68,9 +66,7 @@ class LiveView:
         if self._live is not None:
             self._live.update(self.render(), refresh=True)
         elif not self._console.is_interactive and elapsed_s - self._printed_s > 0.9 * PLAIN_EVERY_S:
-            self._printed_s = (
-                elapsed_s  # 0.9: an update that comes after 4.99 s must not wait for the next one
-            )
+            self._printed_s = elapsed_s  # 0.9: an update that comes after 4.99 s must not wait for the next one
             self._console.print(Text(self.plain_line()), soft_wrap=True)
 
     def render(self) -> RenderableType:

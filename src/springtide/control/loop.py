@@ -63,10 +63,7 @@ class ControlLoop:
 
     def report(self, report: BatchReport) -> None:
         self._monitor.add(report)
-        try:
-            self._journal.batch(report)
-        except OSError:  # a full disk loses the record of a batch, not the batch
-            log.exception("batch %d could not be recorded", report.batch)
+        self._journal.batch(report)
 
     def start(self) -> None:
         self._thread.start()
@@ -113,7 +110,8 @@ class ControlLoop:
     def _next_limit(self, snapshot: Snapshot | None) -> int | None:
         if self._read_limit is None:
             return None
-        self._limit_state, limit = self._read_limit.decide(self._limit_state, snapshot.batches if snapshot else ())
+        batches, rate = (snapshot.batches, snapshot.rate) if snapshot else ((), None)
+        self._limit_state, limit = self._read_limit.decide(self._limit_state, batches, rate)
         return limit
 
     def _execute(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:

@@ -50,12 +50,15 @@ def slots(degrees: Mapping[str, int], bounds: Bounds) -> int:
 
 
 def widths(topology: Topology, slots: int, snapshot: Snapshot | None) -> dict[str, int]:
-    """How many tasks each operator has in a batch. A chained one has those of its upstream."""
+    """How many tasks each operator has in a batch. A chained one has those of its upstream: of a diamond, once."""
     chosen: dict[str, int] = {}
+    heads: dict[str, frozenset[str]] = {}  # the operators whose tasks an operator runs in
     for operator in topology:
         if operator.chained:
-            chosen[operator.name] = sum(chosen[name] for name in operator.inputs)
+            heads[operator.name] = frozenset[str]().union(*(heads[name] for name in operator.inputs))
+            chosen[operator.name] = sum(chosen[head] for head in heads[operator.name])
         else:
+            heads[operator.name] = frozenset({operator.name})
             worthwhile = _worthwhile(topology, operator, snapshot, slots)
             chosen[operator.name] = max(1, min(slots, operator.parallelism or slots, worthwhile))
     return chosen

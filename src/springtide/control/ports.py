@@ -31,7 +31,7 @@ class Actuator(Protocol):
 
 
 class Journal(Protocol):
-    """Where a run's record is kept."""
+    """Where a run's record is kept. Writing returns at once and never raises: a full disk must not stop a batch."""
 
     def batch(self, report: BatchReport) -> None: ...
 

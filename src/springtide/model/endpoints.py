@@ -44,6 +44,7 @@ class DataFrameSource:
 
     frame: Any
     created: str | None = None
+    ordered: bool = False
 
 
 SourceSpec = GenerateSource | FilesSource | DataFrameSource

@@ -207,8 +207,7 @@ def _point(file: Path, number: int, row: list[str]) -> tuple[float, float]:
             raise ValueError
     except ValueError:
         raise TraceError(
-            f"{file}, line {number}: {','.join(row)!r} is not time,value: seconds or a timestamp,"
-            " and a rate of 0 or more"
+            f"{file}, line {number}: {','.join(row)!r} is not time,value: seconds or a timestamp, and a rate of 0 or more"
         ) from None
     return seconds, rate
 

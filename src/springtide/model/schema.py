@@ -13,6 +13,7 @@ import functools
 import keyword
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -50,11 +51,19 @@ def schema_of(record: type) -> pa.Schema:
     """
     if not is_record_class(record):
         raise TopologyError(f"{record!r} is not a dataclass; a record's schema comes from a frozen dataclass")
-    return pa.schema(_fields_of(record))
+    try:
+        return pa.schema(_fields_of(record))
+    except RecursionError:
+        raise TopologyError(f"{record.__name__} holds itself, so that its rows would have no end; hold a key instead") from None
 
 
 def _fields_of(record: type) -> list[pa.Field]:
-    hints = typing.get_type_hints(record)
+    try:
+        hints = typing.get_type_hints(record)
+    except NameError as error:
+        raise TopologyError(
+            f"{record.__name__}: {error}, as seen from module {record.__module__}; define the types of its fields there"
+        ) from None
     return [_field(record, field.name, hints[field.name]) for field in dataclasses.fields(record)]
 
 
@@ -94,6 +103,8 @@ def as_schema(given: object, where: str) -> tuple[pa.Schema, type | None]:
         assert isinstance(given, type)
         return schema_of(given), given
     if isinstance(given, dict):
+        for name in given:
+            _check_name(name)
         made = dataclasses.make_dataclass("Record", list(given.items()), frozen=True)
         return schema_of(made), None
     raise TopologyError(f"{where}: schema={given!r} is neither a dataclass, nor a pyarrow.Schema, nor a dict of types")
@@ -102,9 +113,13 @@ def as_schema(given: object, where: str) -> tuple[pa.Schema, type | None]:
 def record_class(schema: pa.Schema) -> type:
     """A frozen dataclass with the fields of a schema, for sources that were given a schema without a class."""
     for name in schema.names:
-        if not name.isidentifier() or keyword.iskeyword(name):
-            raise TopologyError(f"column {name!r} is no Python name; rename it, or read it with map_batches or sql")
+        _check_name(name)
     return dataclasses.make_dataclass("Record", schema.names, frozen=True)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise TopologyError(f"column {name!r} is no Python name; rename it, or read it with map_batches or sql")
 
 
 def misfits(offered: pa.Schema, wanted: pa.Schema) -> list[str]:
@@ -130,12 +145,34 @@ def described(schema: pa.Schema | None) -> list[list[str]]:
     return [] if schema is None else [[f.name, str(f.type), "null" if f.nullable else "not null"] for f in schema]
 
 
+Reader = Callable[[Any], Any]
+
+
 @functools.lru_cache(maxsize=256)
-def nested_record_classes(record: type) -> dict[str, type]:
-    """The fields of a dataclass that hold dataclasses themselves, so that rows can be turned back into them."""
+def field_readers(record: type) -> dict[str, Reader]:
+    """How to turn what Arrow gives back into what a dataclass holds, for the fields where that differs."""
     try:
         hints = typing.get_type_hints(record)
-    except NameError:  # a class from within a function; its own module cannot name its parts
+    except NameError:  # a class from within a function: its module cannot name its parts, so rows stay as they are
         return {}
-    bare = {name: _without_none(hint)[0] for name, hint in hints.items()}
-    return {name: hint for name, hint in bare.items() if is_record_class(hint)}
+    readers = {name: _reader(hint) for name, hint in hints.items()}
+    return {name: reader for name, reader in readers.items() if reader is not None}
+
+
+def _reader(hint: Any) -> Reader | None:
+    hint, _ = _without_none(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if is_record_class(hint):
+        inner = field_readers(hint)
+        return lambda row: hint(**{k: inner[k](v) if k in inner and v is not None else v for k, v in row.items()})
+    if origin is list:
+        element = _reader(args[0])
+        return None if element is None else lambda values: [None if v is None else element(v) for v in values]
+    if origin is dict:
+        value = _reader(args[1]) or _unchanged
+        return lambda pairs: {k: None if v is None else value(v) for k, v in pairs}
+    return None
+
+
+def _unchanged(value: Any) -> Any:
+    return value

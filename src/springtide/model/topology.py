@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
-from springtide.model.endpoints import SinkSpec, SourceSpec
+from springtide.model.endpoints import FilesSink, SinkSpec, SourceSpec, TableSink
 
 DEAD_LETTERS = "dead-letters"
 """The name of the sink that failed records go to; no operator may have it."""
@@ -93,6 +94,7 @@ class Topology:
         _check_order(self)
         for operator in self.operators:
             _check_operator(self, operator)
+        _check_sinks(self)
 
     def __getitem__(self, name: str) -> Operator:
         return self.by_name[name]
@@ -156,6 +158,8 @@ def _check_edges(topology: Topology) -> None:
         for source in operator.inputs:
             if source not in names:
                 raise TopologyError(f"operator {operator.name!r} reads from {source!r}, which is not in the topology")
+            if operator.inputs.count(source) > 1:
+                raise TopologyError(f"operator {operator.name!r} reads from {source!r} twice; double records with flat_map()")
         if operator.kind is Kind.SOURCE and operator.inputs:
             raise TopologyError(f"source {operator.name!r} has inputs: {', '.join(operator.inputs)}")
         if operator.kind is not Kind.SOURCE and not operator.inputs:
@@ -216,3 +220,35 @@ def _check_operator(topology: Topology, operator: Operator) -> None:
         if faults:
             raise TopologyError(f"{where} wants {operator.accepts.__name__}, which does not fit what"
                                 f" {operator.inputs[0]!r} emits: {'; '.join(faults)}")  # fmt: skip
+
+
+def _check_sinks(topology: Topology) -> None:
+    """What each sink can hold, and that no two write the same files."""
+    if topology.dead_letters is not None and not isinstance(topology.dead_letters, FilesSink):
+        raise TopologyError(f"dead_letters={topology.dead_letters!r} is not allowed; give springtide.sink.files(path)")
+    folders: dict[str, str] = {}
+    for operator in topology.sinks:
+        where, offered = f"sink {operator.name!r}", topology.input_schema(operator)
+        if isinstance(operator.sink, FilesSink):
+            if operator.sink.format == "csv":
+                _check_flat(where, offered)
+            _claim(folders, operator.sink.path, operator.name)
+        if isinstance(operator.sink, TableSink) and operator.sink.batch_column in offered.names:
+            raise TopologyError(f"{where}: batch_column={operator.sink.batch_column!r} is a column of the records"
+                                f" already: {', '.join(offered.names)}; choose another name")  # fmt: skip
+    if topology.dead_letters is not None:
+        _claim(folders, topology.dead_letters.path, DEAD_LETTERS)
+
+
+def _check_flat(where: str, schema: pa.Schema) -> None:
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    if nested:
+        raise TopologyError(f"{where}: CSV cannot hold column {nested[0]!r} of type {schema.field(nested[0]).type};"
+                            " write parquet or json")  # fmt: skip
+
+
+def _claim(folders: dict[str, str], path: str, name: str) -> None:
+    other = folders.setdefault(os.path.abspath(path), name)
+    if other != name:
+        raise TopologyError(f"sinks {other!r} and {name!r} write to the same folder {path!r}; give each its own, or unite"
+                            " the streams first")  # fmt: skip

@@ -1,21 +1,19 @@
 """Everything that can be chosen, found by its kind and its short name, and made from settings.
 
-A plug-in is a frozen dataclass. Its fields are its parameters, each an int, a float, a str or a bool with a default; its
-class attributes ``kind``, ``name``, ``source`` and ``summary`` say what it is. The same settings serve Python, the command
-line, a TOML file and ``spark.springtide.*``; all but Python hand over strings, so ``create`` reads strings too.
+A plug-in is a frozen dataclass. Its fields are its parameters, each an int, a float, a str or a bool with a
+default; its class attributes ``kind``, ``name``, ``source`` and ``summary`` say what it is. The same settings
+serve Python, the command line, a TOML file and ``spark.springtide.*``; all but Python hand over strings, so
+``create`` reads strings too.
 
-A user's own class joins by an entry point of the group ``springtide.policies``, or is named as ``module:Class``. A built-in
-keeps its name when an entry point brings the same one; the other is still reached as ``module:Class``.
+A user's own class joins by an entry point of the group ``springtide.policies``, or is named as
+``module:Class``. A built-in keeps its name when an entry point brings the same one; the other is still
+reached as ``module:Class``.
 
 >>> from dataclasses import dataclass
->>> from typing import ClassVar
 >>> @dataclass(frozen=True)
 ... class First:
 ...     "Sends every record to the first task."
-...     kind: ClassVar[str] = "group"
-...     name: ClassVar[str] = "first"
-...     source: ClassVar[str] = "mine"
-...     summary: ClassVar[str] = "every record to the first task"
+...     kind, name, source, summary = "group", "first", "mine", "every record to the first task"
 ...     slack: float = parameter(0.1, unit="s", minimum=0, help="how long it waits")
 ...     def route(self, batch, key, origin, width): ...
 >>> describe(First)["parameters"][0]["unit"]
@@ -45,9 +43,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "springtide.policies"
 """The entry point group by which another package's plug-ins join."""
 
-METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"scale": ("initial", "decide"), "group": ("route",)}
-)
+METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType({"scale": ("initial", "decide"), "group": ("route",)})
 """The kinds, and the methods that a plug-in of each has to have."""
 
 _BUILT_IN = (
@@ -82,18 +78,20 @@ class Parameter:
         """What a value may be, in words.
 
         >>> Parameter("degree", int, "replicas", 1, None, 1, "").allowed()
-        'int in replicas, at least 1'
+        'an int in replicas, at least 1'
         """
+        article = "an" if self.type is int else "a"
         unit = f" in {self.unit}" if self.unit else ""
         bounds = [("at least", self.minimum), ("at most", self.maximum)]
         return ", ".join(
-            [self.type.__name__ + unit, *(f"{word} {end:g}" for word, end in bounds if end is not None)]
+            [
+                f"{article} {self.type.__name__}{unit}",
+                *(f"{word} {end}" for word, end in bounds if end is not None),
+            ]
         )
 
 
-def parameter(
-    default: _T, unit: str = "", minimum: float | None = None, maximum: float | None = None, help: str = ""
-) -> _T:
+def parameter(default: _T, unit: str = "", minimum: float | None = None, maximum: float | None = None, help: str = "") -> _T:
     """A field of a plug-in: its default, and what people need to know to set it.
 
     ``minimum`` and ``maximum`` are allowed values themselves, in ``unit``; None leaves that end open.
@@ -177,15 +175,11 @@ def find(kind: str, name: str) -> type[Any]:
     for cls in others:
         if cls.name == name:
             return cls
-    raise OptionError(
-        f"no {kind} policy is named {name!r}; {nearest(name, (cls.name for cls in others))}, module:Class"
-    )
+    raise OptionError(f"no {kind} policy is named {name!r}; {nearest(name, (cls.name for cls in others))}, module:Class")
 
 
 @overload
-def create(
-    kind: Literal["scale"], name: str, settings: Mapping[str, object] | None = None
-) -> ScalePolicy: ...
+def create(kind: Literal["scale"], name: str, settings: Mapping[str, object] | None = None) -> ScalePolicy: ...
 @overload
 def create(kind: Literal["group"], name: str, settings: Mapping[str, object] | None = None) -> Grouping: ...
 @overload
@@ -193,8 +187,8 @@ def create(kind: str, name: str, settings: Mapping[str, object] | None = None) -
 def create(kind: str, name: str, settings: Mapping[str, object] | None = None) -> Any:
     """Make a plug-in from its settings, given as values or as strings; the others keep their defaults.
 
-    A float whose unit is ``s`` may be written as a duration, such as ``"2m"``. Raises OptionError for a name, a parameter or a
-    value that does not exist or does not fit, and tells what would.
+    A float whose unit is ``s`` may be written as a duration, such as ``"2m"``. Raises OptionError for a name,
+    a parameter or a value that does not exist or does not fit, and tells what would.
 
     >>> create("scale", "static", {"degree": "3"})
     Static(degree=3, degrees='')
@@ -209,12 +203,14 @@ def create(kind: str, name: str, settings: Mapping[str, object] | None = None) -
 
 
 def validate(plugin: object) -> None:
-    """Raise OptionError when a parameter has the wrong type or is out of range: for objects that ``create`` did not make.
+    """Raise OptionError when a parameter has the wrong type or is out of range.
 
-    >>> from springtide.policy.group.hash import Hash
-    >>> Hash(seed=-1)
+    For objects that ``create`` did not make; a plug-in may call it in its ``__post_init__``.
+
+    >>> from springtide.policy.scale.static import Static
+    >>> Static(degree=0)
     Traceback (most recent call last):
-    springtide.errors.OptionError: 'hash': seed=-1 is not allowed; give a value of type int, at least 0
+    springtide.errors.OptionError: 'static': degree=0 is not allowed; give an int in replicas, at least 1
     """
     cls: Any = type(plugin)
     for p in parameters(cls):
@@ -225,7 +221,7 @@ def validate(plugin: object) -> None:
 
 
 def _misfit(owner: str, p: Parameter, value: object) -> OptionError:
-    return OptionError(f"{owner!r}: {p.name}={value!r} is not allowed; give a value of type {p.allowed()}")
+    return OptionError(f"{owner!r}: {p.name}={value!r} is not allowed; give {p.allowed()}")
 
 
 def _value(owner: str, p: Parameter, given: object) -> object:
@@ -236,11 +232,7 @@ def _value(owner: str, p: Parameter, given: object) -> object:
         raise _misfit(owner, p, given) from None
     if isinstance(value, (int, float)):
         low, high = p.minimum, p.maximum
-        if (
-            not math.isfinite(value)
-            or (low is not None and value < low)
-            or (high is not None and value > high)
-        ):
+        if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
             raise _misfit(owner, p, given)
     return value
 
@@ -282,7 +274,7 @@ def _built_in() -> Iterator[type[Any]]:
 
 
 def _joined() -> Iterator[type[Any]]:
-    """The plug-ins of other packages. A broken one is left out with a warning, so that it cannot stop a run without it."""
+    """The plug-ins of other packages. A broken one is left out with a warning: others must still run."""
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             yield _checked(point.load(), point.value)

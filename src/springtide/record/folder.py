@@ -158,9 +158,7 @@ def _decoded(text: bytes, where: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise OptionError(
-            f"{where} is not JSON ({error}); the record was changed after it was written"
-        ) from None
+        raise OptionError(f"{where} is not JSON ({error}); the record was changed after it was written") from None
     if not isinstance(document, dict):
         raise OptionError(f"{where} is {type(document).__name__}, wanted an object; the record was changed")
     return document

@@ -56,9 +56,7 @@ def _draw_rates(axes: Any, batches: Sequence[BatchReport]) -> None:
     axes.stairs(done, grid, baseline=None, color=_BLUE, linewidth=1.8, label="throughput")
     handles = [axes.patches[-1]]
     if arriving is not None:
-        axes.stairs(
-            arriving, grid, baseline=None, color=_ORANGE, linewidth=1.8, linestyle="--", label="input rate"
-        )
+        axes.stairs(arriving, grid, baseline=None, color=_ORANGE, linewidth=1.8, linestyle="--", label="input rate")
         handles.insert(0, axes.patches[-1])
     axes.set_ylabel("records/s")
     axes.set_ylim(bottom=0)
@@ -114,13 +112,9 @@ def _draw_times(axes: Any, batches: Sequence[BatchReport]) -> None:
     mean = np.array([np.nan if one is None else one.mean / 1000 for one in latencies])
     p95 = np.array([np.nan if one is None else one.p95 / 1000 for one in latencies])
     mark = "." if len(batches) < 60 else ""
-    axes.plot(
-        at, [b.duration_s for b in batches], color=_GREEN, marker=mark, linewidth=1.2, label="batch time"
-    )
+    axes.plot(at, [b.duration_s for b in batches], color=_GREEN, marker=mark, linewidth=1.2, label="batch time")
     if np.isfinite(mean).any():
-        axes.plot(
-            at, p95, color=_RED, linestyle="--", marker=mark, linewidth=1.5, label="latency, 95th percentile"
-        )
+        axes.plot(at, p95, color=_RED, linestyle="--", marker=mark, linewidth=1.5, label="latency, 95th percentile")
         axes.plot(at, mean, color=_BLUE, marker=mark, linewidth=1.8, label="latency, mean")
     axes.set_ylabel("seconds")
     axes.set_ylim(bottom=0)

@@ -10,9 +10,7 @@ from springtide.model.report import BatchReport, Latency, latency_of
 from springtide.model.topology import AUTO, DEAD_LETTERS, Operator, Topology
 
 
-def summarise(
-    topology: Topology, policy: str, grouping: str, reports: Sequence[BatchReport], run_dir: str
-) -> dict[str, Any]:
+def summarise(topology: Topology, policy: str, grouping: str, reports: Sequence[BatchReport], run_dir: str) -> dict[str, Any]:
     """What a run did in all. What was not measured is None, never zero.
 
     Dead letters are counted by ``rows_failed`` and not among the sinks, so that ``rows_out`` is the sum of
@@ -54,9 +52,7 @@ def _sinks(topology: Topology, batches: Sequence[BatchReport]) -> dict[str, int]
 
 def _latency(batches: Sequence[BatchReport]) -> dict[str, float] | None:
     """Of all records of the run: batches' means would give a batch of ten as much say as one of a million."""
-    waits = [
-        (report.committed - at, weight) for report in batches for at, weight in report.created if weight > 0
-    ]
+    waits = [(report.committed - at, weight) for report in batches for at, weight in report.created if weight > 0]
     return as_json(latency_of(waits))
 
 
@@ -73,9 +69,7 @@ def _slot_seconds(batches: Sequence[BatchReport]) -> float:
     return sum(report.plan.slots * (end - report.started) for report, end in zip(batches, ends, strict=True))
 
 
-def _mean_max(
-    batches: Sequence[BatchReport], value: Callable[[BatchReport], int | None]
-) -> dict[str, float | None]:
+def _mean_max(batches: Sequence[BatchReport], value: Callable[[BatchReport], int | None]) -> dict[str, float | None]:
     """The mean, weighted by the batches' durations, and the greatest, over the batches that have a value."""
     known = [(number, report.duration_s) for report in batches if (number := value(report)) is not None]
     if not known:

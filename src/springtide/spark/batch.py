@@ -37,6 +37,8 @@ class BatchRunner:
         self._pipeline, self._sinks, self._control = pipeline, sinks, control
         self._backlog, self._stop = backlog, stop
         self.committed: dict[str, int] = dict((checkpoint.last_manifest() or {}).get("sources", {}))
+        self._begun = checkpoint.begun()
+        self._plan: Plan | None = None  # of the last batch
         self.batches = 0
         self.fatal: SpringtideError | None = None
         self._door = threading.Lock()
@@ -76,11 +78,13 @@ class BatchRunner:
         self._stop.wait(max(0.0, plan.trigger_s - (time.time() - started)))
 
     def _planned(self, batch: int) -> Plan:
-        """The plan of this batch: as it was when the batch was first tried, or the one in force now."""
-        plan = self._checkpoint.plan(batch)
-        if plan is None:
-            plan = self._control.current()
-            self._checkpoint.write_plan(batch, plan)
+        """The plan of this batch: as it was if the batch may have run before, or the one in force now."""
+        earlier = self._checkpoint.plan(batch) if batch <= self._begun else None
+        plan = earlier or self._control.current()
+        if plan != self._plan:
+            if earlier is None:
+                self._checkpoint.write_plan(batch, plan)
+            self._plan = plan
         return plan
 
     def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
@@ -93,7 +97,13 @@ class BatchRunner:
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
         self._sinks.deliver(self._session, batch, receipts)
         self._checkpoint.commit(
-            {"batch": batch, "epoch": self._checkpoint.epoch, "plan": plan.to_json(), "receipts": receipts, "sources": totals}
+            {
+                "batch": batch,
+                "epoch": self._checkpoint.epoch,
+                "plan": plan.to_json(),
+                "receipts": receipts,
+                "sources": totals,
+            }
         )
         self._sinks.publish(receipts)
         committed = time.time()

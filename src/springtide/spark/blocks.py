@@ -37,9 +37,7 @@ class Header:
     chunk: int
 
     def pack(self) -> bytes:
-        return _HEADER.pack(
-            self.kind, self.level, self.consumer, self.producer, self.target, self.origin, self.chunk
-        )
+        return _HEADER.pack(self.kind, self.level, self.consumer, self.producer, self.target, self.origin, self.chunk)
 
 
 def parse(block: bytes) -> Header:

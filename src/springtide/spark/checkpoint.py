@@ -1,12 +1,12 @@
 """Springtide's part of a checkpoint: the fence, and for every batch its plan and its manifest.
 
-    <checkpoint>/spark/        Spark's own offset and commit logs
-    <checkpoint>/springtide/
-        topology.json          what may not change: the graph, the schemas, the keys
-        driver.lock, jvm.lock  held by the one driver, and by its JVM
-        epoch.json             the fencing token: grows by one at every start
-        plans/N.json           written before batch N runs; a replay of N takes the same
-        manifests/N.json       batch N is committed if and only if this is there
+<checkpoint>/spark/        Spark's own offset and commit logs
+<checkpoint>/springtide/
+    topology.json          what may not change: the graph, the schemas, the keys
+    driver.lock, jvm.lock  held by the one driver, and by its JVM
+    epoch.json             the fencing token: grows by one at every start
+    plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
+    manifests/N.json       batch N is committed if and only if this is there
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ class Checkpoint:
     def jvm_lock(self) -> Path:
         return self.own / "jvm.lock"
 
-    @property
-    def source_control(self) -> Path:
-        """The file by which the plan's read limit reaches a generated source."""
-        return self.own / "source.json"
+    def source_control(self, source: str) -> Path:
+        """The file by which the plan's read limit and width reach a generated source."""
+        return self.own / "sources" / f"{source}.json"
 
     def acquire(self, topology: Topology) -> None:
         """Become its one driver: check that it is this topology's, and lock it."""
@@ -85,7 +84,7 @@ class Checkpoint:
                     f"checkpoint {self.root} does not fit topology {topology.name!r}: {'; '.join(differences)}."
                     " Give a new checkpoint, or change the topology back"
                 )
-        for folder in ("plans", "manifests", "staged"):
+        for folder in ("plans", "manifests", "staged", "sources"):
             (self.own / folder).mkdir(parents=True, exist_ok=True)
         self._take_lock()
         if stored is None:
@@ -124,12 +123,23 @@ class Checkpoint:
         if current is None or current["epoch"] != self.epoch:
             raise CheckpointError(f"checkpoint {self.root} was taken over by another driver ({current}); this one ends")
 
+    def begun(self) -> int:
+        """The last batch that Spark's offset log knows, -1 for none: batches up to it may have run before."""
+        names = [path.name for path in (self.root / "spark" / "offsets").glob("[0-9]*")]
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
     def plan(self, batch: int) -> Plan | None:
-        document = read_json(self._plan_file(batch))
+        """The plan that holds for a batch: the latest that was written for it or for one before it."""
+        numbers = [int(path.stem) for path in (self.own / "plans").glob("[0-9]*.json")]
+        latest = max((number for number in numbers if number <= batch), default=None)
+        document = None if latest is None else read_json(self._plan_file(latest))
         return None if document is None else Plan.from_json(document)
 
     def write_plan(self, batch: int, plan: Plan) -> None:
+        """Fix the plan of a batch and of those after it, before it runs."""
         write_atomic(self._plan_file(batch), plan.to_json())
+        for old in sorted((self.own / "plans").glob("[0-9]*.json"))[:-KEPT_BATCHES]:
+            old.unlink()
 
     def manifest(self, batch: int) -> dict[str, Any] | None:
         return read_json(self._manifest_file(batch))
@@ -143,9 +153,8 @@ class Checkpoint:
         self.check_fence()
         batch = int(manifest["batch"])
         write_atomic(self._manifest_file(batch), manifest)
-        for old in (self._manifest_file(batch - KEPT_BATCHES), self._plan_file(batch - KEPT_BATCHES)):
-            with contextlib.suppress(FileNotFoundError):
-                old.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            self._manifest_file(batch - KEPT_BATCHES).unlink()
 
     def remember(self, name: str, document: Mapping[str, Any]) -> None:
         """Keep a small document that outlives the run, such as the schedule's start or the measured floor."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from springtide.model.schema import nested_record_classes
+from springtide.model.schema import field_readers
 
 Misfit = Callable[[Any, Exception], None]
 """Told of each record that does not fit the schema, with the fault."""
@@ -27,7 +27,7 @@ class Chunk:
         self._misfit = misfit
 
     def __len__(self) -> int:
-        return len(self._records) if self._records is not None else self._batch.num_rows
+        return len(self._records) if self._records is not None else int(self.batch().num_rows)
 
     def records(self, cls: type) -> list[Any]:
         """The records as instances of a dataclass, which may want fewer fields than there are."""
@@ -35,8 +35,8 @@ class Chunk:
             return self._records
         batch = self.batch()
         wanted = [field.name for field in dataclasses.fields(cls)]
-        nested = nested_record_classes(cls)
-        columns = [_values(batch.column(batch.schema.get_field_index(name)), nested.get(name)) for name in wanted]
+        readers = field_readers(cls)
+        columns = [_values(batch.column(batch.schema.get_field_index(name)), readers.get(name)) for name in wanted]
         return [cls(*values) for values in zip(*columns, strict=True)]
 
     def batch(self) -> pa.RecordBatch:
@@ -74,6 +74,8 @@ def to_batch(records: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
         values = [_plain(_field(record, field.name)) for record in records]
+        if pa.types.is_integer(field.type) and any(isinstance(value, float) for value in values):
+            raise TypeError(f"field {field.name!r} is {field.type}, got a float")  # Arrow would cut the fraction off
         column = pa.array(values, type=field.type)
         if not field.nullable and column.null_count:
             raise ValueError(f"field {field.name!r} is None, but {field.type} not null is declared")
@@ -86,17 +88,16 @@ def _field(record: Any, name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """A value without dataclasses, which Arrow does not know."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
     return value
 
 
-def _values(column: pa.Array, nested: type | None) -> list[Any]:
+def _values(column: pa.Array, read: Callable[[Any], Any] | None) -> list[Any]:
     values: list[Any] = column.to_pylist()
-    if pa.types.is_map(column.type):
-        return [None if value is None else dict(value) for value in values]
-    if nested is not None:
-        return [None if value is None else nested(**value) for value in values]
-    return values
-
-
+    return values if read is None else [None if value is None else read(value) for value in values]

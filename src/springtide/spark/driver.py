@@ -23,7 +23,7 @@ from springtide.policy.group import Grouping
 from springtide.spark import generate, internals, sources
 from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
-from springtide.spark.checkpoint import Checkpoint, write_atomic
+from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
 
@@ -55,15 +55,18 @@ class SourceActuator:
     """Carries a plan's read limit and source width to generated sources, by a file that they read."""
 
     def __init__(self, checkpoint: Checkpoint, topology: Topology) -> None:
-        self._file = checkpoint.source_control
-        self._source = topology.sources[0].name
+        self._files = {source.name: checkpoint.source_control(source.name) for source in topology.sources}
 
     def apply(self, plan: Plan) -> None:
-        write_atomic(self._file, {"read_limit": plan.read_limit, "partitions": plan.widths.get(self._source, 1)})
+        share = len(self._files)
+        limit = None if plan.read_limit is None else max(1, plan.read_limit // share)
+        for name, file in self._files.items():
+            generate.Control(limit, plan.widths.get(name, 1)).write(file)
 
 
 def check_pickles(topology: Topology) -> None:
     """Refuse functions that cannot reach the workers, before Spark starts."""
+    generate.ship_loaded_modules()
     for operator in topology:
         carried = operator.source.make if isinstance(operator.source, GenerateSource) else operator.function
         if carried is None:

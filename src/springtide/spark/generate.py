@@ -48,6 +48,7 @@ NAME = "springtide-generate"
 BATCH_ROWS = 10_000
 """The most rows of one Arrow batch that a task yields."""
 _NO_LIMIT = 2**63 - 1
+_BY_NAME = ("__main__", "pyspark", "springtide")  # __main__ travels by value as it is
 
 
 def stream(
@@ -85,9 +86,9 @@ class Control:
 
     @classmethod
     def parse(cls, text: str) -> Control:
-        """Raises ValueError for everything that ``write`` would not write."""
+        """Raises ValueError for what is torn or makes no sense."""
         document = json.loads(text)
-        if not isinstance(document, dict) or document.keys() != {"read_limit", "partitions"}:
+        if not isinstance(document, dict) or not document.keys() >= {"read_limit", "partitions"}:
             raise ValueError(f"not a control document: {text!r}")
         limit, partitions = document["read_limit"], document["partitions"]
         if not (limit is None or (type(limit) is int and limit >= 0)):
@@ -294,8 +295,9 @@ def ship_loaded_modules() -> None:
     beside it, a file that was loaded by its path. Functions of installed packages still travel by name."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        named = name != "__main__" and getattr(module, "__name__", None) == name
-        if named and isinstance(file, str) and not file.startswith(_importable_roots()):
+        if not isinstance(file, str) or file.startswith(_importable_roots()):
+            continue
+        if module.__name__ == name and name.split(".")[0] not in _BY_NAME:
             cloudpickle.register_pickle_by_value(module)
 
 

@@ -7,6 +7,8 @@ What Spark does is the same: its scheduler, its shuffle, its Python workers, its
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -78,8 +80,6 @@ def hold_jvm_lock(session: SparkSession, path: Path, wait_s: float = 30.0) -> An
 
     A JVM whose Python driver was killed may still write to the checkpoint until it notices.
     """
-    import time
-
     jvm = session._jvm
     channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
     end = time.monotonic() + wait_s
@@ -98,10 +98,8 @@ def forget_dead_jvm() -> None:
     """Make room for a new JVM in this process after the old one died."""
     gateway = SparkContext._gateway
     if gateway is not None:
-        try:
+        with contextlib.suppress(Exception):  # it is dead; whatever it says does not matter
             gateway.shutdown()
-        except Exception:  # noqa: BLE001, S110  it is dead; whatever it says does not matter
-            pass
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkContext._active_spark_context = None

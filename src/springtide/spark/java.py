@@ -28,10 +28,7 @@ from springtide.errors import SetupError
 
 OLDEST = 17
 MODULE = "jdk.incubator.vector"
-MEND = (
-    f"Install Java {OLDEST} or later and set JAVA_HOME to its folder, "
-    "or let pip bring one: pip install 'springtide[java]'"
-)
+MEND = f"Install Java {OLDEST} or later and set JAVA_HOME to its folder, or let pip bring one: pip install 'springtide[java]'"
 
 _ANSWER_S = 30.0
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -173,9 +170,7 @@ def _home_without_module(home: Path, version: int, environ: Mapping[str, str]) -
             return _make(shelf, name, home, script)
         except OSError as error:
             refused.append(f"{shelf} ({error.strerror or error})")
-    raise SetupError(
-        f"{home} lacks {MODULE}, and no folder takes a script that makes up for it: {', '.join(refused)}"
-    )
+    raise SetupError(f"{home} lacks {MODULE}, and no folder takes a script that makes up for it: {', '.join(refused)}")
 
 
 def _script(java: Path) -> str:
@@ -212,9 +207,7 @@ def _make(shelf: Path, name: str, home: Path, script: bytes) -> Path:
     for folder in (shelf, ours, java.parent):
         _refuse_foreign(folder)
     if not (java.is_file() and java.read_bytes() == script):
-        _link(
-            home, ours, leave_out=("bin", "release")
-        )  # with the list of modules it would be wrapped once more
+        _link(home, ours, leave_out=("bin", "release"))  # with the list of modules it would be wrapped once more
         _link(home / "bin", java.parent, leave_out=("java",))
         _write(java, script)
     if not os.access(java, os.X_OK):

@@ -63,7 +63,8 @@ class Pipeline:
             self._functions.clear()
             self._stages.forget()
         self._session.sparkContext.setLocalProperty(BATCH_PROPERTY, str(batch))
-        outcome, letting_go = Outcome(), []
+        outcome = Outcome()
+        letting_go: list[Callable[[], Any]] = []
         try:
             stage, level = self._enter(frame, outcome, letting_go)
             while True:
@@ -103,7 +104,8 @@ class Pipeline:
         """Rows of a DataFrame entering the operators behind ``ports``."""
         key = ("entry", level, ports)
         function = self._once(
-            key, lambda: Entry(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports)
+            key,
+            lambda: Entry(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports),
         )
         return self._stages.apply(self._stages.entry(frame), function)
 
@@ -149,9 +151,8 @@ class Pipeline:
     def _shuffled_rows(self, frame: DataFrame, source: Node, consumer: Node) -> Any:
         """Round-robin over a partition's positions: the high bits of the sequence are the partition, the low ones the
         position in it, so the target is a pure function of both, and the task can restore the order."""
-        first, width = self._ranges[consumer.number]
-        sequence = F.monotonically_increasing_id()
-        dealt = frame.withColumn(SEQUENCE, sequence)
+        _, width = self._ranges[consumer.number]
+        dealt = frame.withColumn(SEQUENCE, F.monotonically_increasing_id())
         target = (F.shiftright(SEQUENCE, 33) + F.col(SEQUENCE).bitwiseAND((1 << 33) - 1)) % width
         placed = dealt.repartitionById(width, target.cast("int"))
         return self._entry(placed, 1, Port(source.number, None, consumer.number))
@@ -184,9 +185,7 @@ class Pipeline:
             node.number in producer.shuffled and producer.kind in (Kind.SOURCE, Kind.SQL) for producer in self._program.nodes
         )
 
-    def _sql_entries(
-        self, frame: DataFrame, producer: Node, level: int, letting_go: list[Callable[[], Any]]
-    ) -> list[Any]:
+    def _sql_entries(self, frame: DataFrame, producer: Node, level: int, letting_go: list[Callable[[], Any]]) -> list[Any]:
         return [e for node in self._sql_consumers(producer) for e in self._run_sql(frame, node, level, letting_go)]
 
     def _run_sql(self, frame: DataFrame, node: Node, level: int, letting_go: list[Callable[[], Any]]) -> list[Any]:

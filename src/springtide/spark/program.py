@@ -89,14 +89,17 @@ def compile_topology(
     arrival = _arrivals(topology, numbers)
     depth = max((level for level in arrival.values()), default=0)
     levels = tuple(
-        tuple(n for n, level in arrival.items() if level == here and nodes[n].kind is not Kind.SQL)
-        for here in range(depth + 1)
+        tuple(n for n, level in arrival.items() if level == here and nodes[n].kind is not Kind.SQL) for here in range(depth + 1)
     )
     return Program(topology.name, nodes, levels, arrival, dead_letters)
 
 
 def _node(
-    topology: Topology, operator: Operator, numbers: Mapping[str, int], grouping: Grouping | None, staging: Staging | None
+    topology: Topology,
+    operator: Operator,
+    numbers: Mapping[str, int],
+    grouping: Grouping | None,
+    staging: Staging | None,
 ) -> Node:
     consumers = topology.consumers[operator.name]
     upstream = topology[operator.inputs[0]] if operator.inputs else None
@@ -113,7 +116,7 @@ def _node(
         forward=tuple(numbers[c.name] for c in consumers if c.chained and c.kind is not Kind.SQL),
         shuffled=tuple(numbers[c.name] for c in consumers if not c.chained or c.kind is Kind.SQL),
         created=created,
-        ordered=not (isinstance(source, DataFrameSource) or operator.kind is Kind.SQL),
+        ordered=source.ordered if isinstance(source, DataFrameSource) else operator.kind is not Kind.SQL,
         staging=staging,
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,9 +16,9 @@ from springtide.model.topology import Operator, Topology
 from springtide.spark import generate
 
 
-def stream(session: SparkSession, topology: Topology, started: float, control: Path) -> DataFrame:
+def stream(session: SparkSession, topology: Topology, started: float, control: Callable[[str], Path]) -> DataFrame:
     """One DataFrame for all sources. With several, each row fills the struct column of its own source."""
-    frames = [_frame(session, source, started, control) for source in topology.sources]
+    frames = [_frame(session, source, started, control(source.name)) for source in topology.sources]
     if len(frames) == 1:
         return frames[0]
     united = None

@@ -139,6 +139,7 @@ class Task:
             result = node.function(batch)
             if not isinstance(result, pa.RecordBatch):
                 raise TypeError(f"map_batches wants a pyarrow.RecordBatch back, got {type(result).__name__}")
+            assert node.schema is not None
             fitted = result.select(node.schema.names).cast(node.schema)
             return Chunk(node.schema, batch=fitted)
         except Exception as error:  # noqa: BLE001  the batch is the unit that fails, with all its records
@@ -361,6 +362,7 @@ class Entry:
         tally = task.tallies.setdefault(node.number, Tally(started=time.time()))
         tally.rows_out += batch.num_rows
         tally.finished = time.time()
+        assert node.schema is not None
         chunk = Chunk(node.schema, batch=batch.select(node.schema.names).cast(node.schema))
         if port.consumer is None:
             task.emit(node, chunk)

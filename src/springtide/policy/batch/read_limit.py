@@ -1,29 +1,34 @@
-"""How many records a batch may read, so that a backlog is worked off in batches that meet the target, not in one.
+"""How many records a batch may read: a backlog is worked off in batches that meet the target, not in one.
 
-The time of a batch of n records is taken as F + c·n: F is what every batch costs (planning, stages, commit), c what a record
-adds. Both are learned from the batches that ran.
+The time of a batch of n records is taken as F + c·n: F is what every batch costs (planning, stages, commit),
+c what a record adds. Both are learned from the batches that ran.
 
-**The limit.** A record that comes just after a batch has started waits for that batch to end, and then goes through its own. With
-both as large as allowed it takes 2·(F + c·n). So n is the most with 2·(F + c·n) ≤ share · target: one batch may take half of
-the target, less a margin for what the estimate does not know. Without a backlog a batch reads what has come and the limit plays
-no part; so it needs no rule for when there is one.
+**The limit.** A record that comes just after a batch has started waits for that batch to end, and then goes
+through its own. With both as large as allowed it takes 2·(F + c·n). So n is the most with 2·(F + c·n) ≤ share
+· target: one batch may take half of the target, less a margin for what the estimate does not know. Without a
+backlog a batch reads what has come and the limit plays no part; so the rule need not know whether there is
+one.
 
-**Progress.** A small batch spends its time on F. When F alone comes near half of the target the rule above would ask for batches of
-hardly a record, and the backlog would grow for ever: the target would be missed by more with every batch. Records leave in order,
-so while there is a backlog throughput serves the target better than short batches. So a share e of a batch's time goes to records,
-c·n / (F + c·n) ≥ e, which is n ≥ e/(1 − e) · F/c, and throughput is at least e/c. e = 0.3 makes no batch longer than 1.43·F. Where
-the rate of arrival λ is known, e is at least 1.25·λ·c, a quarter more than keeps up, so that a backlog shrinks; and at most 0.9,
+**Progress.** A small batch spends its time on F. When F alone comes near half of the target the rule above
+would ask for batches of hardly a record, and the backlog would grow for ever: the target would be missed by
+more with every batch. Records leave in order, so while there is a backlog throughput serves the target better
+than short batches. So a share e of a batch's time goes to records, c·n / (F + c·n) ≥ e, which is n ≥ e/(1 −
+e) · F/c, and throughput is at least e/c. e = 0.3 makes no batch longer than 1.43·F. Where the rate of arrival
+λ is known, e is at least 1.25·λ·c, a quarter more than keeps up, so that a backlog shrinks; and at most 0.9,
 for what is left to win beyond is for more replicas to bring.
 
-**Caution.** The limit is never above four times the largest batch seen (which counts 1 % less with every later batch), and after a
-batch that was too long for the target never above 1.25 times that batch; only ``first`` is always allowed. Nor does c move
-further than fourfold at once. A wrong estimate then costs one batch four times too long, which teaches the truth; without the
-guard, ten quiet batches with c ≈ 0 by chance let the next one swallow a backlog of a million records.
+**Caution.** The limit is never above four times the largest batch seen (which counts 1 % less with every
+later batch), and after a batch that was too long for the target never above 1.25 times that batch; only
+``first`` is always allowed. Nor does c move further than fourfold at once. A wrong estimate then costs one
+batch four times too long, which teaches the truth; without the guard, ten quiet batches with c ≈ 0 by chance
+let the next one swallow a backlog of a million records.
 
-**Change.** Batches of equal size cannot tell a larger F from a larger c, and under a backlog all are as large as the limit. So a batch
-that stalls counts for little, but three in a row that all took 1.5 times longer than foretold, or shorter, mean that the world changed
-(degrees did, most likely): what came before is forgotten, and F and c both grow by the factor that the three show. Keeping the
-older batches, a sixteenfold slowdown was put down to F for ten batches, and the limit grew.
+**Change.** Batches of equal size cannot tell a larger F from a larger c, and under a backlog all are as large
+as the limit. So a batch that stalls counts for little, but three in a row that all took 1.5 times longer than
+foretold, or shorter, mean that the world changed (degrees did, most likely): what came before is forgotten,
+and F and c both change by the factor that the three show. With the older batches kept, a sixteenfold slowdown
+was put down to F and the limit grew: the longest batch took 46 s in simulation, and 13 s with this rule,
+which is what the first slow batch takes.
 """
 
 from __future__ import annotations
@@ -54,16 +59,17 @@ _IN_A_ROW = 3
 _CHANGED = 1.5
 _FEW = 5
 _FLOOR_QUANTILE = 0.1
-_MOST_ROWS, _MOST_SECONDS = 10**12, 10.0**6  # beyond these a measurement is taken for an error
+_MOST_ROWS, _LEAST_SECONDS, _MOST_SECONDS = 10**12, 1e-6, 1e6  # beyond these a measurement is an error
 
 
 @dataclass(frozen=True)
 class ReadLimit:
     """The most records that a batch may read.
 
-    ``target_s``: the latency that a record should keep, in seconds; None sets no limit. ``share``: how much of the target may
-    be planned for. ``first``: the limit in records before any batch was measured. ``minimum``: the least limit, in records.
-    ``efficiency``: the least share of a batch's time that goes to records.
+    ``target_s``: the latency that a record should keep, in seconds; None sets no limit. ``share``: how much
+    of the target may be planned for. ``first``: the limit in records before any batch was measured.
+    ``minimum``: the least limit, in records. ``efficiency``: the least share of a batch's time that goes to
+    records.
 
     A batch of 0.2 s and 1 ms a record, with a target of 2 s: 2·(0.2 + 0.001·n) ≤ 0.8·2 allows 600 records.
 
@@ -85,18 +91,14 @@ class ReadLimit:
 
     def __post_init__(self) -> None:
         if self.target_s is not None and not 0 < self.target_s < math.inf:
-            raise OptionError(
-                f"target_s={self.target_s} of a read limit: give seconds above 0, or None for no limit"
-            )
+            raise OptionError(f"target_s={self.target_s} of a read limit: give seconds above 0, or None for no limit")
         if not (0 < self.share <= 1 and 0 <= self.efficiency <= _MOST_EFFICIENT):
             raise OptionError(
-                f"share={self.share}, efficiency={self.efficiency} of a read limit: share is above 0 and at most 1,"
-                f" efficiency from 0 to {_MOST_EFFICIENT}"
+                f"share={self.share}, efficiency={self.efficiency} of a read limit: share is above 0"
+                f" and at most 1, efficiency from 0 to {_MOST_EFFICIENT}"
             )
         if not 1 <= self.minimum <= self.first:
-            raise OptionError(
-                f"minimum={self.minimum}, first={self.first} of a read limit: 1 ≤ minimum ≤ first"
-            )
+            raise OptionError(f"minimum={self.minimum}, first={self.first} of a read limit: 1 ≤ minimum ≤ first")
 
     def initial(self) -> State:
         """The state before the first batch."""
@@ -105,8 +107,8 @@ class ReadLimit:
     def decide(self, state: State, batches: Batches, rate: float | None = None) -> tuple[State, int | None]:
         """The new state, and the most records that a batch may read, None for no limit.
 
-        ``batches``: those that ended since the last decision; what cannot be a measurement (none or less, NaN, infinite) is
-        ignored. ``rate``: records/s arriving, None where it is not known.
+        ``batches``: those that ended since the last decision; what cannot be a measurement (none or less,
+        NaN, infinite) is ignored. ``rate``: records/s arriving, None where it is not known.
         """
         fresh = _sound(batches)
         if fresh:
@@ -132,10 +134,11 @@ class ReadLimit:
 
 
 def floor_s(batches: Batches) -> float | None:
-    """What a batch takes however few its records: no target below it can be met. None with fewer than five batches.
+    """What a batch takes, in seconds, however few its records: no target below it can be met.
 
-    The 10 % quantile of the times less c·n: low, as warm-up and stalls are above the floor, and not the least, as a clock may
-    err. c counts only as far as batches of different sizes show it; with one size, the floor is what no batch undercut.
+    None with fewer than five batches. The 10 % quantile of the times less c·n: low, as warm-up and stalls are
+    above the floor, and not the least, as a clock may err. c counts only as far as batches of different sizes
+    show it; with one size, the floor is what no batch undercut.
 
     >>> floor_s([(n, 0.3 + 0.001 * n) for n in (100, 200, 400, 300, 800, 500)]) > 0.28
     True
@@ -150,7 +153,7 @@ def floor_s(batches: Batches) -> float | None:
 
 def _sound(batches: Batches) -> list[tuple[int, float]]:
     """The batches whose numbers can be true."""
-    return [(int(n), float(t)) for n, t in batches if 1 <= n <= _MOST_ROWS and 0 < t <= _MOST_SECONDS]
+    return [(int(n), float(t)) for n, t in batches if 1 <= n <= _MOST_ROWS and _LEAST_SECONDS <= t <= _MOST_SECONDS]
 
 
 def _learned(state: State, fresh: list[tuple[int, float]]) -> State:
@@ -168,7 +171,7 @@ def _learned(state: State, fresh: list[tuple[int, float]]) -> State:
             recent, rows, times = recent[-_IN_A_ROW:], rows[-_IN_A_ROW:], times[-_IN_A_ROW:]
     weights = 0.5 ** (np.arange(len(rows))[::-1] / _HALF_LIFE)
     fixed, each = _fit(rows, times, weights, prior, prior)
-    # Below a hundredth of a batch's time c decides nothing, as the cap does; a c of 0 could never rise again by a factor.
+    # Below a hundredth of a batch's time c decides nothing: the cap does. From 0 it could never rise again.
     lowest = 0.01 * float(np.median(times)) / largest
     each = max(lowest, min(max(each, prior / _GROWTH), prior * _GROWTH))
     return {"recent": recent, "largest": largest, "fixed_s": fixed, "per_record_s": each}
@@ -182,22 +185,24 @@ def _change(state: State, rows: _Array, times: _Array) -> float:
 
 
 def _fit(rows: _Array, times: _Array, weights: _Array, prior: float, spread: float) -> tuple[float, float]:
-    """F and c ≥ 0 by weighted least squares with Huber's weights, c drawn towards a prior with a standard deviation.
+    """F and c by weighted least squares with Huber's weights, not negative; c is drawn to prior ± spread.
 
-    With few or equal sizes the sum of squares is small and the prior prevails; with sizes far apart the batches do.
+    With few or equal sizes the sum of squares is small and the prior prevails; with sizes far apart the
+    batches do.
     """
     each, fixed = prior, _middle(times - prior * rows, weights)
-    for _ in range(20):
+    for _ in range(10):
         misses = np.abs(times - fixed - each * rows)
         sigma = max(1.48 * _middle(misses, weights), 0.05 * float(np.median(times)))
         trusted = weights * np.minimum(1.0, 1.5 * sigma / np.maximum(misses, sigma))
         pull = (sigma / spread) ** 2
-        n, t = np.average(rows, weights=trusted), np.average(times, weights=trusted)
-        covered = float(np.sum(trusted * (rows - n) ** 2)) + pull
-        each = max(0.0, float(np.sum(trusted * (rows - n) * (times - t)) + pull * prior) / covered)
-        fixed = float(t - each * n)
+        total = float(trusted.sum())
+        n, t = float(trusted @ rows) / total, float(trusted @ times) / total
+        apart = trusted * (rows - n)
+        each = max(0.0, (float(apart @ (times - t)) + pull * prior) / (float(apart @ (rows - n)) + pull))
+        fixed = t - each * n
         if fixed < 0:
-            fixed, each = 0.0, float(np.sum(trusted * rows * times) / np.sum(trusted * rows**2))
+            fixed, each = 0.0, float((trusted * rows) @ times) / float((trusted * rows) @ rows)
     return fixed, each
 
 

@@ -1,12 +1,14 @@
 """Hash grouping: records with the same key go to the same task.
 
-The hash is the same in every process, on every machine and in every version of Python, because a replay has to send a
-record where it went the first time. Numbers and times are hashed by splitmix64 (Steele, Lea, Flood: Fast Splittable
-Pseudorandom Number Generators, 2014), whole columns at once; every other distinct value once, by BLAKE2b of 8 bytes. Nested
-values are built from the hashes of their parts, so no Python object is made for a list or a struct.
+The hash is the same in every process, on every machine and in every version of Python, because a replay has
+to send a record where it went the first time. Numbers and times are hashed by splitmix64 (Steele, Lea, Flood:
+Fast Splittable Pseudorandom Number Generators, 2014), whole columns at once; every other distinct value once,
+by BLAKE2b of 8 bytes. Nested values are built from the hashes of their parts, so no Python object is made for
+a list or a struct.
 
-What counts as the same key: equal integers of any width, equal times of any unit, 0.0 and -0.0, all NaN, equal decimals of
-any scale, equal maps in any order. A null is a key of its own, apart from 0, "" and an empty list.
+What counts as the same key: equal integers of any width, equal times of any unit, 0.0 and -0.0, all NaN,
+equal decimals of any scale, equal maps in any order. A null is a key of its own, apart from 0, "" and an
+empty list.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ _DAY_MS = 86_400_000
 class Hash:
     """Target = hash of the key columns mod width.
 
-    ``seed`` gives another, independent assignment: two keys that share a task under one seed seldom do under another.
+    ``seed`` gives another, independent assignment: two keys that share a task under one seed seldom do under
+    another.
 
-    >>> route = Hash().route(pa.record_batch({"city": ["Graz", "Linz", "Graz"]}), ("city",), origin=0, width=8)
+    >>> trips = pa.record_batch({"city": ["Graz", "Linz", "Graz"]})
+    >>> route = Hash().route(trips, ("city",), origin=0, width=8)
     >>> bool(route[0] == route[2])
     True
     """
@@ -48,16 +52,12 @@ class Hash:
     source: ClassVar[str] = "Springtide"
     summary: ClassVar[str] = "records with the same key to the same task, by a stable hash"
 
-    seed: int = parameter(
-        0, minimum=0, maximum=2**63 - 1, help="another seed spreads the keys in another way"
-    )
+    seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed spreads the keys in another way")
 
     def __post_init__(self) -> None:
         validate(self)
 
-    def route(
-        self, batch: pa.RecordBatch, key: tuple[str, ...], origin: int, width: int
-    ) -> npt.NDArray[np.int64]:
+    def route(self, batch: pa.RecordBatch, key: tuple[str, ...], origin: int, width: int) -> npt.NDArray[np.int64]:
         return (key_hashes(batch, key, self.seed) % np.uint64(width)).astype(np.int64)
 
 
@@ -70,16 +70,12 @@ def key_hashes(batch: pa.RecordBatch, key: tuple[str, ...], seed: int = 0) -> Ha
     True
     """
     if not key:
-        raise OptionError(
-            "the grouping 'hash' needs a key: name its columns with key_by, or choose 'round-robin'"
-        )
+        raise OptionError("the grouping 'hash' needs a key: name its columns with key_by, or choose 'round-robin'")
     hashes = np.full(batch.num_rows, seed, dtype=np.uint64)
     for name in key:
         position = batch.schema.get_field_index(name)
         if position < 0:
-            raise OptionError(
-                f"no column is named {name!r}, which is in the key; {nearest(name, batch.schema.names)}"
-            )
+            raise OptionError(f"no column is named {name!r}, which is in the key; {nearest(name, batch.schema.names)}")
         hashes = _mix(_mix(hashes) ^ _hashes(batch.column(position), seed))
     return hashes
 
@@ -183,15 +179,14 @@ def _distinct(column: pa.Array, seed: int) -> Hashes:
         raise _unfit(column.type) from None
     key = seed.to_bytes(8, "little")
     digests = b"".join(
-        hashlib.blake2b(_canonical(value), digest_size=8, key=key).digest()
-        for value in encoded.dictionary.to_pylist()
+        hashlib.blake2b(_canonical(value), digest_size=8, key=key).digest() for value in encoded.dictionary.to_pylist()
     )
     return _looked_up(np.frombuffer(digests, "<u8").astype(np.uint64), encoded.indices)
 
 
 def _looked_up(hashes: Hashes, indices: pa.Array) -> Hashes:
-    with_null = np.append(hashes, _NULL)
-    return with_null[indices.cast(pa.int64()).fill_null(len(hashes)).to_numpy()]
+    places: npt.NDArray[np.int64] = indices.cast(pa.int64()).fill_null(len(hashes)).to_numpy()
+    return np.append(hashes, _NULL)[places]
 
 
 def _canonical(value: object) -> bytes:
@@ -211,6 +206,6 @@ def _canonical(value: object) -> bytes:
 
 def _unfit(kind: object) -> OptionError:
     return OptionError(
-        f"a column of the type {kind} cannot be a key; allowed: bool, numbers, times, decimals, strings, bytes,"
-        " and lists, maps and structs of these"
+        f"a column of the type {kind} cannot be a key; allowed: bool, numbers, times, decimals, strings,"
+        " bytes, and lists, maps and structs of these"
     )

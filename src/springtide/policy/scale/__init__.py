@@ -26,9 +26,7 @@ class ScalePolicy(Protocol):
         """The state before the first interval."""
         ...
 
-    def decide(
-        self, state: State, snapshot: Snapshot, rng: np.random.Generator
-    ) -> tuple[State, tuple[Request, ...]]:
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         """The new state, and one request for every operator whose degree should change.
 
         A pure function of its arguments: no clock, no file, and no random source but ``rng``.
@@ -49,10 +47,9 @@ def check(policy: ScalePolicy, operators: Sequence[str]) -> None:
     """Call a policy's ``check`` if it has one; a policy that names no operators needs none.
 
     >>> from springtide.policy.scale.static import Static
-    >>> check(Static(degrees="enrch=4"), ["enrich", "classify"])
+    >>> check(Static(degrees="enrch=4"), ["enrich"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    springtide.errors.OptionError: 'static': degrees names 'enrch', which is no operator; did you mean 'enrich'? \
-Allowed: classify, enrich
+    springtide.errors.OptionError: 'static': degrees names 'enrch', which is no operator; ...
     """
     if isinstance(policy, ChecksOperators):
         policy.check(operators)

@@ -1,4 +1,4 @@
-"""Degrees by time: for demonstrations, for tests of reconfiguration, and for loads that are known beforehand."""
+"""Degrees by time: for demonstrations, for tests of reconfiguration, and for loads that are known."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ Steps = tuple[tuple[float, int], ...]
 class Scripted:
     """Plays a script: for each operator, from which second on it has which degree.
 
-    ``script``: ``operator second:degree second:degree …``, one operator after another with ``;`` between them; ``*`` is every
-    operator without a line of its own. Before its first step, and without a line, an operator keeps the degree that it
-    has. ``repeat``: the script starts again after so many seconds; 0 plays it once and stays at its end.
+    ``script``: ``operator second:degree second:degree …``, one operator after another with ``;`` between
+    them; ``*`` is every operator without a line of its own. Before its first step, and without a line, an
+    operator keeps the degree that it has. ``repeat``: the script starts again after so many seconds; 0 plays
+    it once and stays at its end.
 
     >>> play = Scripted("enrich 0:1 10:3 20:6; * 0:1 20:2", repeat=30)
     >>> [play.wanted("enrich", at) for at in (0, 9.9, 10, 29, 31)]
@@ -44,9 +45,7 @@ class Scripted:
     source: ClassVar[str] = "Springtide"
     summary: ClassVar[str] = "degrees by time, as a script says"
 
-    script: str = parameter(
-        "* 0:1", help="such as: enrich 0:1 10:3 20:6; * 0:1 (second:degree; * is all others)"
-    )
+    script: str = parameter("* 0:1", help="such as: enrich 0:1 10:3 20:6; * 0:1 (second:degree; * is all others)")
     repeat: float = parameter(0.0, "s", 0, help="start again after so long; 0 plays the script once")
 
     def __post_init__(self) -> None:
@@ -59,14 +58,10 @@ class Scripted:
         for line in filter(None, (line.strip() for line in self.script.split(";"))):
             operator, *steps = line.split()
             if operator in found:
-                raise OptionError(
-                    f"'scripted': the script names {operator!r} twice; write all its steps in one place"
-                )
+                raise OptionError(f"'scripted': the script names {operator!r} twice; write all its steps in one place")
             found[operator] = _steps(operator, steps, self.repeat)
         if not found:
-            raise OptionError(
-                f"'scripted': the script {self.script!r} is empty; write such as 'enrich 0:1 10:3; * 0:1'"
-            )
+            raise OptionError(f"'scripted': the script {self.script!r} is empty; write such as 'enrich 0:1 10:3; * 0:1'")
         return found
 
     def _step(self, operator: str, at: float) -> tuple[float, int] | None:
@@ -76,7 +71,7 @@ class Scripted:
         return max((step for step in steps if step[0] <= time), default=None)
 
     def wanted(self, operator: str, at: float) -> int | None:
-        """The degree ``at`` seconds after the start; None before the first step, or when the script leaves it alone."""
+        """The degree ``at`` seconds after the start; None when the script leaves the operator alone."""
         step = self._step(operator, at)
         return None if step is None else step[1]
 
@@ -84,31 +79,28 @@ class Scripted:
         """Raise OptionError when the script names an operator that does not exist."""
         for operator in self._steps:
             if operator != ALL and operator not in operators:
-                raise OptionError(
-                    f"'scripted': the script names {operator!r}, which is no operator; {nearest(operator, [*operators, ALL])}"
-                )
+                hint = nearest(operator, [*operators, ALL])
+                raise OptionError(f"'scripted': the script names {operator!r}, which is no operator; {hint}")
 
     def initial(self) -> State:
         return {}
 
-    def decide(
-        self, state: State, snapshot: Snapshot, rng: np.random.Generator
-    ) -> tuple[State, tuple[Request, ...]]:
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         requests = []
         for operator in snapshot.operators:
             step = self._step(operator.name, snapshot.at)
             if step is not None and step[1] != operator.degree:
-                reason = f"at {snapshot.at:g} s the script says {step[1]} since {step[0]:g} s, it has {operator.degree}"
-                requests.append(Request(operator.name, step[1], reason))
+                since, wanted = step
+                says = f"at {snapshot.at:g} s the script says {wanted} since {since:g} s"
+                reason = f"{says}, it has {operator.degree}"
+                requests.append(Request(operator.name, wanted, reason))
         return state, tuple(requests)
 
 
 def _steps(operator: str, words: Sequence[str], repeat: float) -> Steps:
     """The steps of one operator, in the order of time; OptionError says which word is wrong."""
     if not words:
-        raise OptionError(
-            f"'scripted': {operator!r} has no steps; write second:degree, such as '{operator} 0:1 10:3'"
-        )
+        raise OptionError(f"'scripted': {operator!r} has no steps; write second:degree, such as '{operator} 0:1 10:3'")
     steps: list[tuple[float, int]] = []
     for number, word in enumerate(words, start=1):
         where = f"'scripted': {operator!r}, step {number}: {word!r}"
@@ -128,7 +120,5 @@ def _step(word: str, where: str) -> tuple[float, int]:
     except OptionError:
         time = math.nan
     if math.isnan(time) or not degree.isdecimal() or int(degree) < 1:
-        raise OptionError(
-            f"{where} is not second:degree, with a second of 0 or more and a degree of 1 or more"
-        )
+        raise OptionError(f"{where} is not second:degree, with a second of 0 or more and a degree of 1 or more")
     return time, int(degree)

@@ -1,4 +1,4 @@
-"""Degrees that never change: the baseline that every other policy has to beat, and the way to pin what was found."""
+"""Degrees that never change: the baseline for every other policy, and the way to pin what was found."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ class Static:
         for part in filter(None, (part.strip() for part in self.degrees.split(","))):
             operator, _, degree = (word.strip() for word in part.rpartition("="))
             if not operator or not degree.isdecimal() or int(degree) < 1:
-                raise OptionError(
-                    f"'static': degrees={self.degrees!r}: {part!r} is not operator=degree with a degree of 1 or more"
-                )
+                allowed = "operator=degree with a degree of 1 or more"
+                raise OptionError(f"'static': degrees={self.degrees!r}: {part!r} is not {allowed}")
             if operator in found:
                 raise OptionError(f"'static': degrees={self.degrees!r} names {operator!r} twice")
             found[operator] = int(degree)
@@ -60,20 +59,15 @@ class Static:
         """Raise OptionError when ``degrees`` names an operator that does not exist."""
         for operator in self._by_name:
             if operator not in operators:
-                raise OptionError(
-                    f"'static': degrees names {operator!r}, which is no operator; {nearest(operator, operators)}"
-                )
+                hint = nearest(operator, operators)
+                raise OptionError(f"'static': degrees names {operator!r}, which is no operator; {hint}")
 
     def initial(self) -> State:
         return {}
 
-    def decide(
-        self, state: State, snapshot: Snapshot, rng: np.random.Generator
-    ) -> tuple[State, tuple[Request, ...]]:
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         requests = (
-            Request(
-                o.name, self.wanted(o.name), f"the degree is set to {self.wanted(o.name)}, it has {o.degree}"
-            )
+            Request(o.name, self.wanted(o.name), f"the degree is set to {self.wanted(o.name)}, it has {o.degree}")
             for o in snapshot.operators
             if o.degree != self.wanted(o.name)
         )

@@ -1,0 +1,203 @@
+"""The job that the crash tests start as a process of its own, kill, and start again.
+
+    source ⇒ parse → weigh ⇒ split → parts              ⇒ a shuffle, → the same task
+                             split ⇒ tag
+                             split + tag → everything
+
+It has what the protocol has to hold for: records dealt out in turn by the JVM and by Python, and by a hash; operators
+fused into one task; a fan-out, a union, two ``files`` sinks, one of which gets records from two stages; and records that
+fail in two of them. The last shuffle deals records out in turn by their position, so it shows when a stage that is
+recomputed does not put its records into the same order. Every record sleeps a little, so that a kill at a random
+instant mostly lands inside a stage.
+
+What it does is told by one JSON document in the environment, so that ``springtide run job.py:topology`` can run it too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import springtide as st
+from springtide import running
+from springtide.errors import WRONG_USE, SpringtideError
+from springtide.model.topology import Topology
+
+VARIABLE = "SPRINGTIDE_CRASH_JOB"
+"""The environment variable with the settings."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One job. All times in seconds."""
+
+    root: str
+    seed: int = 0
+    records: int = 960
+    batch_records: int = 80
+    sleep_s: float = 0.002  # that `split` takes for a record
+    tag_sleep_s: float = 0.001  # that `tag` takes for one
+    fused: bool = False  # `parse` runs in the source's task, not behind a shuffle of the JVM's
+    max_slots: int = 4
+    master: str = "local[4,4]"
+    trace: bool = False  # `split` and `tag` note what they see
+    strikes: Sequence[tuple[str, str, int]] = ()  # whom to kill, at which step, from which batch on
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.root) / "checkpoint"
+
+    @property
+    def output(self) -> Path:
+        return Path(self.root) / "output"
+
+    @property
+    def runs(self) -> Path:
+        return Path(self.root) / "runs"
+
+    @property
+    def traces(self) -> Path:
+        """Where every call of ``split`` and ``tag`` leaves a line, in a file for each process."""
+        return Path(self.root) / "traces"
+
+    def environment(self) -> dict[str, str]:
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        return cls(**json.loads(os.environ[VARIABLE]))
+
+
+@dataclass(frozen=True)
+class Number:
+    n: int
+    key: str
+    luck: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    n: int
+    key: str
+    weight: int
+
+
+@dataclass(frozen=True)
+class Part:
+    n: int
+    part: int
+    key: str
+    weight: int
+    tagged: bool
+
+
+def make(draw: st.Draw) -> Number:
+    return Number(draw.index, f"k{draw.random.randrange(997)}", draw.random.randrange(10**6))
+
+
+def parse(number: Number) -> Number:
+    if number.n % 53 == 5:
+        raise ValueError(f"{number.n} cannot be parsed")
+    return number
+
+
+def weigh(number: Number) -> Weight:
+    return Weight(number.n, number.key, number.luck % 1000 + number.n)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What `split` and `tag` have in common: they take a while, and can leave a line for every call, with the record's
+    number; a record that has two lines was processed twice."""
+
+    sleep_s: float = 0.0
+    traces: str | None = None
+
+    def take(self, n: int) -> None:
+        if self.traces is not None:
+            with open(f"{self.traces}/{type(self).__name__}-{os.getpid()}", "a", encoding="utf-8") as file:
+                file.write(f"{n}\n")
+        time.sleep(self.sleep_s)
+
+
+@dataclass(frozen=True)
+class Split(Step):
+    """One to three parts of every record."""
+
+    def __call__(self, whole: Weight) -> Iterator[Part]:
+        self.take(whole.n)
+        for part in range(1 + whole.n % 3):
+            yield Part(whole.n, part, whole.key, whole.weight // (part + 1), False)
+
+
+@dataclass(frozen=True)
+class Tag(Step):
+    """Marks a part."""
+
+    def __call__(self, part: Part) -> Part:
+        self.take(part.n)
+        if part.n % 59 == 7 and part.part == 0:
+            raise ValueError(f"{part.n} cannot be tagged")
+        return Part(part.n, part.part, part.key, part.weight * 2, True)
+
+
+@dataclass(frozen=True)
+class FixedLimit:
+    """Stands in for the rule that sizes batches, so that a run has the same number of batches on any machine."""
+
+    records: int
+
+    def initial(self) -> Mapping[str, Any]:
+        return {}
+
+    def decide(self, state: Mapping[str, Any], batches: Sequence[object]) -> tuple[Mapping[str, Any], int]:
+        return state, self.records
+
+
+def fixed_limit(records: int) -> Callable[[float], FixedLimit]:
+    """What takes the place of the class of that rule."""
+    return lambda target_s: FixedLimit(records)
+
+
+def topology() -> Topology:
+    return build(Settings.from_environment())
+
+
+def build(settings: Settings) -> Topology:
+    traces = str(settings.traces) if settings.trace else None
+    numbers = st.source.generate(make, rate=1e6, seed=settings.seed, limit=settings.records)
+    weighed = numbers.map(parse, grouping=None if settings.fused else "round-robin").map(weigh)
+    split = weighed.key_by("key").flat_map(Split(settings.sleep_s, traces), schema=Part, name="split")
+    tagged = split.map(Tag(settings.tag_sleep_s, traces), schema=Part, name="tag", grouping="round-robin")
+    return st.topology(
+        "crash",
+        split.to(st.sink.files(settings.output / "parts")),
+        split.union(tagged).to(st.sink.files(settings.output / "everything")),
+    )
+
+
+def run(settings: Settings) -> None:
+    vars(running)["ReadLimit"] = fixed_limit(settings.batch_records)
+    settings.traces.mkdir(parents=True, exist_ok=True)
+    for number, (victim, step, batch) in enumerate(settings.strikes):
+        arm(settings, number, victim, step, batch)
+    st.run(
+        build(settings), target="60s", max_slots=settings.max_slots, checkpoint=settings.checkpoint,
+        runs=settings.runs, master=settings.master,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    try:
+        run(Settings.from_environment())
+    except SpringtideError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, WRONG_USE) else 1)

@@ -1,0 +1,109 @@
+"""What a job has to have written, worked out in plain Python, and what it did write."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+
+from crash.job import Number, Part, Settings, Split, Tag, make, parse, weigh
+from springtide.model.generated import draws
+
+Records = Counter[tuple[Any, ...]]
+"""Records of a sink, or dead letters, each with how often it is there."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """All that a job leaves for its readers."""
+
+    parts: Records
+    everything: Records
+    letters: Records
+
+    def lost(self, expected: Written) -> int:
+        """How many records of ``expected`` are not here."""
+        return sum((own - here).total() for own, here in zip(expected.all(), self.all(), strict=True))
+
+    def doubled(self, expected: Written) -> int:
+        """How many records are here that ``expected`` has not: those that came twice, or came out wrong."""
+        return expected.lost(self)
+
+    def all(self) -> tuple[Records, Records, Records]:
+        return self.parts, self.everything, self.letters
+
+
+def expected(seed: int, records: int) -> Written:
+    """The output, from the functions alone: one loop, no batches, no tasks, no order."""
+    written = Written(Counter(), Counter(), Counter())
+    for draw in draws(seed, 0, [0] * records):
+        number = make(draw)
+        try:
+            whole = weigh(parse(number))
+        except ValueError as error:
+            written.letters[_letter("parse", number, error)] += 1
+            continue
+        for part in Split()(whole):
+            written.parts[_row(part)] += 1
+            written.everything[_row(part)] += 1
+            try:
+                written.everything[_row(Tag()(part))] += 1
+            except ValueError as error:
+                written.letters[_letter("tag", part, error)] += 1
+    return written
+
+
+def written(settings: Settings) -> Written:
+    """What readers see of a job: the visible files of both sinks, and the dead letters."""
+    parts, everything = (_rows(settings.output / name) for name in ("parts", "everything"))
+    letters: Records = Counter()
+    for file in sorted((settings.checkpoint / "springtide" / "dead").glob("*.json")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            letter = json.loads(line)
+            letters[letter["operator"], letter["record"], letter["error"]] += 1
+    return Written(parts, everything, letters)
+
+
+def manifests(settings: Settings) -> dict[int, dict[str, Any]]:
+    """The manifests of a checkpoint by batch; those of committed batches, and no others."""
+    return _documents(settings.checkpoint / "springtide" / "manifests")
+
+
+def plans(settings: Settings) -> dict[int, dict[str, Any]]:
+    """The plans of a checkpoint by batch: those of committed batches, and of one that was begun."""
+    return _documents(settings.checkpoint / "springtide" / "plans")
+
+
+def visible(settings: Settings) -> set[str]:
+    """The names of the files that readers see, with their folder."""
+    folders = [settings.output / "parts", settings.output / "everything", settings.checkpoint / "springtide" / "dead"]
+    return {f"{folder.name}/{file.name}" for folder in folders for file in folder.glob("*") if file.is_file()}
+
+
+def committed(settings: Settings) -> set[str]:
+    """The names of the files that the manifests list, with their folder."""
+    listed = [receipt for manifest in manifests(settings).values() for receipt in manifest["receipts"]]
+    return {f"{receipt['sink'] or 'dead'}/{receipt['name']}" for receipt in listed}
+
+
+def _documents(folder: Path) -> dict[int, dict[str, Any]]:
+    return {int(file.stem): json.loads(file.read_bytes()) for file in sorted(folder.glob("[0-9]*.json"))}
+
+
+def _rows(folder: Path) -> Records:
+    rows: Records = Counter()
+    for file in folder.glob("*.parquet"):
+        rows.update(tuple(row.values()) for row in parquet.read_table(file, partitioning=None).to_pylist())
+    return rows
+
+
+def _row(part: Part) -> tuple[Any, ...]:
+    return tuple(asdict(part).values())
+
+
+def _letter(operator: str, record: Number | Part, error: Exception) -> tuple[str, str, str]:
+    return operator, json.dumps(asdict(record)), f"{type(error).__name__}: {error}"
