@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -24,6 +25,8 @@ from springtide.model.topology import Topology
 from springtide.policy.batch.read_limit import ReadLimit
 from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
+from springtide.record.folder import RunFolder
+from springtide.running import _Journal
 
 
 @dataclass(frozen=True)
@@ -312,18 +315,26 @@ def test_a_policy_that_fails_from_the_start_leaves_one_replica_each(caplog: pyte
     assert len(caplog.records) == 1
 
 
-def test_the_read_limit_follows_the_batches_while_the_policy_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """0.2 s a batch and 1 ms a record, target 2 s: 2·(0.2 + 0.001·n) ≤ 0.8·2 allows 600 records."""
-    policy = Moody(RuntimeError("no"))
-    loop, clock, memory = loop_of(policy, read_limit=ReadLimit(2.0))
+def test_a_backlog_is_worked_off_in_batches_that_meet_the_target_also_while_the_policy_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """0.2 s a batch and 1 ms a record, target 2 s: 2·(0.2 + 0.001·n) ≤ 0.8·2 allows 600 records.
+
+    100 records/s arrive. Were the throughput taken for the rate of arrival, the limit would grow to 1,800.
+    """
+    loop, clock, memory = loop_of(Moody(RuntimeError("no")), read_limit=ReadLimit(2.0))
     assert loop.current().read_limit == 1000
-    for number in range(10):
+    backlog = 50_000.0
+    for number in range(40):
         rows = loop.current().read_limit or 0
-        loop.report(batch(rows, number=number, seconds=0.2 + 0.001 * rows))
-        cycle(loop, clock)
-    assert loop.current().read_limit == pytest.approx(600, rel=0.02)
+        seconds = 0.2 + 0.001 * rows
+        backlog += 100 * seconds - rows
+        loop.report(batch(rows, number=number, seconds=seconds, backlog=round(backlog)))
+        cycle(loop, clock, seconds)
+    assert loop.current().read_limit == pytest.approx(600, rel=0.05)
+    assert backlog < 40_000
     assert memory.applied[-1] == loop.current()
-    assert "work or batch time changed" in str(memory.decisions[-1]["reason"])
+    assert memory.decisions[0]["reason"] == "work or batch time changed"
     assert len(caplog.records) == 1
 
 
@@ -337,18 +348,15 @@ def test_widths_stay_when_nothing_was_measured() -> None:
     assert loop.current().widths == narrow
 
 
-def test_a_full_disk_loses_the_record_of_a_batch_and_not_the_batch(caplog: pytest.LogCaptureFixture) -> None:
-    loop, clock, memory = loop_of(Static())
-
-    def full(report: BatchReport) -> None:
-        raise OSError("no space left")
-
-    memory.batch = full  # type: ignore[method-assign]
-    loop.report(batch(10, task("first", 10, 0.1)))
-    cycle(loop, clock)
-    assert loop.snapshot is not None
-    assert loop.snapshot.rate == 10.0
-    assert "batch 0 could not be recorded" in caplog.text
+def test_a_full_disk_loses_the_record_of_a_batch_and_not_the_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = _Journal(RunFolder(tmp_path / "gone"))
+    journal.batch(batch(10))
+    journal.decision({"at_s": 1.0})
+    journal.close()
+    assert caplog.text.count("an entry of the run's folder is lost") == 2
+    assert [report.rows_in for report in journal.reports] == [10]
 
 
 def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -103,7 +103,7 @@ def run(
                 return sessions.adopt(spark)
             return sessions.create(
                 master or sessions.local_master(max_slots), f"springtide-{topology.name}",
-                conf=conf, py_files=py_files, archives=archives,
+                conf=conf, py_files=py_files, archives=archives, log=folder.path / "spark.log",
             )  # fmt: skip
 
         driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop)
@@ -111,14 +111,14 @@ def run(
                           "settings": dict(settings or {}), "target_s": target_s, "max_slots": max_slots,
                           "checkpoint": str(held.root)})  # fmt: skip
         with _signals(stop), _watching(loop, watch):
-            loop.start()
             try:
+                driver.open()
+                loop.start()
                 outcome = driver.run(spark_driver.Ending(ending_s, batches, available_now))
             finally:
                 loop.stop()
                 journal.close()
-                if spark is None:
-                    driver.stop_session()
+                driver.close(stop_session=spark is None)
         floor = floor_s([(report.rows_in, report.duration_s) for report in journal.reports])
         if floor is not None:
             held.remember("floor", {"floor_s": floor})

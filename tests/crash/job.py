@@ -18,12 +18,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import springtide as st
 from springtide import running
@@ -32,6 +35,8 @@ from springtide.model.topology import Topology
 
 VARIABLE = "SPRINGTIDE_CRASH_JOB"
 """The environment variable with the settings."""
+STALL_S = 15.0
+"""Long enough for a new JVM to have taken the place of the killed one."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ class FixedLimit:
     def initial(self) -> Mapping[str, Any]:
         return {}
 
-    def decide(self, state: Mapping[str, Any], batches: Sequence[object]) -> tuple[Mapping[str, Any], int]:
+    def decide(self, state: Mapping[str, Any], *measured: object) -> tuple[Mapping[str, Any], int]:
         return state, self.records
 
 
@@ -192,6 +197,52 @@ def run(settings: Settings) -> None:
         build(settings), target="60s", max_slots=settings.max_slots, checkpoint=settings.checkpoint,
         runs=settings.runs, master=settings.master,
     )  # fmt: skip
+
+
+def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> None:
+    """Have a victim killed at one step of the protocol, once, in the first batch from ``batch`` on that comes to it.
+
+    The steps last milliseconds, too short for a random instant to hit them often. ``driver`` is this process, ``jvm``
+    its JVM; with ``jvm, stalled`` this process then stops for a while where it is, as one does whose disk is busy.
+    """
+    from springtide.spark import staging
+    from springtide.spark.checkpoint import Checkpoint
+    from springtide.spark.sinks import Sinks
+
+    places: dict[str, tuple[Any, str, bool]] = {
+        "planned": (Checkpoint, "write_plan", True),
+        "ran": (Sinks, "deliver", False),
+        "fenced": (Checkpoint, "check_fence", True),
+        "committed": (Checkpoint, "commit", True),
+        "publishing": (staging, "publish", True),
+        "published": (Sinks, "publish", True),
+    }
+    place, name, after = places[step]
+    original = getattr(place, name)
+    struck = Path(settings.root) / f"struck-{number}"
+
+    def strike() -> None:
+        begun = len(list((settings.checkpoint / "springtide" / "plans").glob("[0-9]*.json")))
+        if begun <= batch or struck.exists():
+            return
+        struck.touch()
+        if victim == "driver":
+            os.kill(os.getpid(), signal.SIGKILL)
+        for child in psutil.Process().children():
+            if "java" in child.name():
+                child.kill()
+        if victim == "jvm, stalled":
+            time.sleep(STALL_S)
+
+    def wrapped(*args: Any, **named: Any) -> Any:
+        if not after:
+            strike()
+        result = original(*args, **named)
+        if after:
+            strike()
+        return result
+
+    setattr(place, name, wrapped)
 
 
 if __name__ == "__main__":

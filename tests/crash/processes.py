@@ -21,6 +21,21 @@ PATIENCE_S = 600.0
 """How long anything may take before a test gives up; many times what it takes on an idle machine."""
 
 
+@dataclass(frozen=True)
+class Member:
+    """A process as it was found: looked at once, because it may be gone the next instant."""
+
+    process: psutil.Process
+    parent: int
+    command: tuple[str, ...]
+
+    def runs(self, program: str) -> bool:
+        """Whether it is of that program: the executable's name, a module, or a Java class."""
+        if program in ("java", "python"):
+            return bool(self.command) and program in Path(self.command[0]).name
+        return any(word.endswith(program) for word in self.command)
+
+
 class Job:
     """A job's process, with all that it started. Started again, it goes on from the same checkpoint."""
 
@@ -82,31 +97,34 @@ class Job:
             assert code == -9, f"the job ended with {code}\n{self.tail()}"
             self.start()
 
-    def jvm(self) -> psutil.Process | None:
-        found = [p for p in self._family() if p.ppid() == self.pid and "java" in p.name()]
-        return found[0] if found else None
+    def jvm(self) -> list[psutil.Process]:
+        return [one.process for one in self._family() if one.parent == self.pid and one.runs("java")]
 
     def workers(self) -> list[psutil.Process]:
-        """The Python workers that run tasks: the children of the daemon that forks them."""
+        """The Python workers that run tasks: the children of the daemons that fork them."""
         family = self._family()
-        daemons = {p.pid for p in family if "springtide.spark.daemon" in p.cmdline()}
-        return [p for p in family if p.pid not in daemons and p.ppid() in daemons]
+        daemons = {one.process.pid for one in family if one.runs("springtide.spark.daemon")}
+        return [one.process for one in family if one.parent in daemons and one.process.pid not in daemons]
 
     def helpers(self) -> list[psutil.Process]:
-        """The other Python processes of the JVM's: those that plan the source's batches, and the daemon."""
-        workers = self.workers()
-        return [p for p in self._family() if "python" in p.name() and p.pid != self.pid and p not in workers]
+        """The other Python processes of the JVM's: those that plan the source's batches, and the daemons."""
+        tasks = {worker.pid for worker in self.workers()} | {self.pid}
+        return [one.process for one in self._family() if one.runs("python") and one.process.pid not in tasks]
 
     def executors(self) -> list[psutil.Process]:
-        return [p for p in self._family() if any("CoarseGrainedExecutorBackend" in word for word in p.cmdline())]
+        return [one.process for one in self._family() if one.runs("CoarseGrainedExecutorBackend")]
 
-    def _family(self) -> list[psutil.Process]:
+    def _family(self) -> list[Member]:
+        """The driver and all that descends from it and still runs."""
+        family = []
         with contextlib.suppress(psutil.NoSuchProcess):
             root = psutil.Process(self.pid)
-            family = [root, *root.children(recursive=True)]
-            self._seen.update(family)
-            return [p for p in family if _is_there(p)]
-        return []
+            for process in (root, *root.children(recursive=True)):
+                self._seen.add(process)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        family.append(Member(process, process.ppid(), tuple(process.cmdline())))
+        return family
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-40:])
@@ -118,13 +136,6 @@ class Job:
             kill(process)
         if self._process is not None:
             self._process.wait()
-
-
-def _is_there(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE and bool(process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
 
 
 def kill(*victims: psutil.Process) -> int:
@@ -147,14 +158,15 @@ def started(settings: Settings) -> Iterator[Job]:
         running.end()
 
 
-VICTIMS: dict[str, Callable[[Job, random.Random], list[psutil.Process]]] = {
-    "driver": lambda running, rng: [psutil.Process(running.pid)],
-    "jvm": lambda running, rng: [p for p in [running.jvm()] if p],
-    "both": lambda running, rng: [psutil.Process(running.pid), *(p for p in [running.jvm()] if p)],
-    "worker": lambda running, rng: rng.sample(running.workers(), min(1, len(running.workers()))),
-    "helper": lambda running, rng: rng.sample(running.helpers(), min(1, len(running.helpers()))),
-}
-"""Whom a kill hits, chosen at the instant of the kill."""
+def victims(running: Job, kind: str, rng: random.Random) -> list[psutil.Process]:
+    """Whom a kill hits, chosen at the instant of the kill; nobody when there is no such process just now."""
+    if kind in ("driver", "both"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            jvm = running.jvm() if kind == "both" else []
+            return [psutil.Process(running.pid), *jvm]
+        return []
+    found = {"jvm": running.jvm, "worker": running.workers, "helper": running.helpers}[kind]()
+    return rng.sample(found, min(1, len(found)))
 
 
 @dataclass(frozen=True)
@@ -169,14 +181,49 @@ class Kill:
 def phase(settings: Settings) -> str:
     """What the newest batch had come to, read from the checkpoint as the kill left it.
 
-    running: planned, nothing staged; staged: files written, not committed; committed: the manifest is there, the files
-    are not yet all visible; published: they are, but Spark does not know that the batch is over; between: it does.
+    starting: there is none yet. running: planned, nothing staged. staged: files written, not committed. committed: the
+    manifest is there, the files are not yet all visible. published: they are, but Spark does not know that the batch
+    is over. between: it does.
     """
     planned, done = outputs.plans(settings), outputs.manifests(settings)
     newest = max(planned, default=-1)
+    if newest < 0:
+        return "starting"
     if newest not in done:
         staged = settings.output.glob(f"*/_springtide/*/epoch-*/part-{newest:08d}-*")
         return "staged" if any(staged) else "running"
     if any(Path(receipt["staged"]).exists() for receipt in done[newest]["receipts"]):
         return "committed"
     return "between" if (settings.checkpoint / "spark" / "commits" / str(newest)).exists() else "published"
+
+
+def strike(running: Job, kind: str, rng: random.Random) -> Kill | None:
+    """Kill at a random instant; None if the job ended before.
+
+    The instant is drawn from the length of two batches, counted from the end of a batch; in one of seven cases from
+    the seconds after the start, when there may be no batch yet.
+    """
+    settings = running.settings
+    already = len(outputs.manifests(settings))
+    wanted = already + rng.randrange(7)
+    if not running.wait_until(lambda: len(outputs.manifests(settings)) >= wanted, f"batch {wanted}"):
+        return None
+    time.sleep(rng.uniform(0.0, 2 * batch_seconds(settings) if wanted else 6.0))
+    found: list[psutil.Process] = []
+
+    def chosen() -> bool:
+        found[:] = victims(running, kind, rng)
+        return bool(found)
+
+    if not running.wait_until(chosen, f"a {kind} to kill") or not kill(*found):
+        return None
+    if kind in ("driver", "both"):
+        running.wait()
+    return Kill(kind, len(outputs.manifests(settings)), phase(settings))
+
+
+def batch_seconds(settings: Settings) -> float:
+    """How long a batch takes just now: the time between the last two commits."""
+    files = (settings.checkpoint / "springtide" / "manifests").glob("[0-9]*.json")
+    times = sorted(file.stat().st_mtime for file in files)
+    return times[-1] - times[-2] if len(times) > 1 else 1.0

@@ -121,7 +121,7 @@ def _session(settings: str) -> Any:
         return sessions.create(
             sessions.local_master(CORES),
             "bench-overhead",
-            conf={"spark.sql.streaming.numRecentProgressUpdates": "1000"},
+            conf=KEEP_PROGRESS,
         )
     java.use(java.find_java())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

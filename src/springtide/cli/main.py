@@ -88,7 +88,6 @@ def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: 
         return
     console = Console()
     console.print(summary_table(result.summary))
-    console.print(f"Run folder: {result.folder}", soft_wrap=True, highlight=False)
     for plot in result.plots:
         console.print(f"Plot: {plot}", soft_wrap=True, highlight=False)
 

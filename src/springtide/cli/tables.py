@@ -59,7 +59,7 @@ def summary_table(summary: Mapping[str, Any]) -> RenderableType:
         _sinks(summary),
     ]
     if summary.get("run_dir"):
-        parts += [Text(), Text(f"record: {summary['run_dir']}", style="dim", overflow="fold")]
+        parts += [Text(), Text(f"Run folder: {summary['run_dir']}", style="dim", overflow="fold")]
     return Group(*parts)
 
 

@@ -66,6 +66,8 @@ class ControlLoop:
         self._journal.batch(report)
 
     def start(self) -> None:
+        """Begin: time counts from here."""
+        self._started = self._last = self._clock()
         self._thread.start()
 
     def stop(self) -> None:
@@ -110,9 +112,16 @@ class ControlLoop:
     def _next_limit(self, snapshot: Snapshot | None) -> int | None:
         if self._read_limit is None:
             return None
-        batches, rate = (snapshot.batches, snapshot.rate) if snapshot else ((), None)
-        self._limit_state, limit = self._read_limit.decide(self._limit_state, batches, rate)
+        batches, arriving = (snapshot.batches, self._arriving(snapshot)) if snapshot else ((), None)
+        self._limit_state, limit = self._read_limit.decide(self._limit_state, batches, arriving)
         return limit
+
+    def _arriving(self, snapshot: Snapshot) -> float | None:
+        """Records/s that came, which under a backlog are not those that were read: a throughput would feed on itself."""
+        before = self.snapshot.backlog if self.snapshot else None
+        if snapshot.rate is None or snapshot.backlog is None or before is None:
+            return None
+        return max(0.0, snapshot.rate + (snapshot.backlog - before) / snapshot.interval_s)
 
     def _execute(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
         if plan == self._plan:
@@ -120,7 +129,7 @@ class ControlLoop:
         reason = "; ".join(request.reason for request in requests) or "work or batch time changed"
         if plan.degrees != self._plan.degrees:
             log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
-        self._journal.decision({"at_s": round(snapshot.at, 3), "reason": reason, **plan.to_json()})
+        self._journal.decision({**plan.to_json(), "at_s": round(snapshot.at, 3), "reason": reason})
         self._plan = plan
         for actuator in self._actuators:
             actuator.apply(plan)
@@ -137,6 +146,7 @@ class ControlLoop:
 
 def _sound(request: Request, topology: Topology) -> Request:
     """A request that can be granted; nonsense fails here, inside the guard, not while a plan is made."""
-    if request.operator not in topology.by_name or int(request.degree) != request.degree or request.degree < 0:
-        raise ValueError(f"{request} is no request: it names no operator, or no whole degree of 0 or more")
+    whole = int(request.degree) == request.degree >= 0
+    if request.operator not in topology.by_name or not whole or not isinstance(request.reason, str):
+        raise ValueError(f"{request} is no request: it wants an operator, a whole degree of 0 or more and a reason")
     return request

@@ -45,6 +45,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON ({error}): it was changed from outside; give a new checkpoint") from None
     return document
 
 
@@ -98,7 +100,7 @@ class Checkpoint:
     def _take_lock(self) -> None:
         lock = (self.own / "driver.lock").open("a+", encoding="utf-8")
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not lockf, which does not part two drivers of one process
         except OSError:
             lock.seek(0)
             holder = lock.read().strip() or "an unknown process"

@@ -94,15 +94,15 @@ class Driver:
         letters = topology.dead_letters or FilesSink(f"{checkpoint.own}/dead", "json")
         assert isinstance(letters, FilesSink)
         self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
-        self._started = self._schedule_start()
+        self._started = 0.0
         self._session: SparkSession | None = None
+        self._jvm_lock: Any = None
         self._runner: BatchRunner | None = None
         self.restarts = 0
 
     def run(self, ending: Ending) -> Outcome:
         """Start, watch, and restart on failure; returns when the run is over."""
         end = None if ending.duration_s is None else time.monotonic() + ending.duration_s
-        self._session = self._new_session()
         failures = 0
         while not self._stop.is_set():
             before = self._batches
@@ -121,16 +121,25 @@ class Driver:
     def _batches(self) -> int:
         return self._runner.batches if self._runner else 0
 
-    def stop_session(self) -> None:
+    def open(self) -> None:
+        """Start Spark, and the schedule of generated sources with it, unless an earlier run has started that."""
+        self._session = self._new_session()
+        self._jvm_lock = internals.hold_jvm_lock(self._session, self._checkpoint.jvm_lock)
+        self._started = self._schedule_start()
+
+    def close(self, stop_session: bool) -> None:
+        """Let go of the checkpoint, and of the session if it is ours."""
         if self._session is not None and internals.jvm_is_alive(self._session):
-            self._session.stop()
+            if self._jvm_lock is not None:
+                self._jvm_lock.close()
+            if stop_session:
+                self._session.stop()
 
     def _start(self, ending: Ending) -> StreamingQuery:
         """A query from the checkpoint, under a new epoch."""
         session = self._session
         assert session is not None
         self._checkpoint.next_epoch()
-        self._lock = internals.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         last = self._checkpoint.last_manifest()
         if last is not None:
             self._sinks.publish(last["receipts"])
@@ -193,7 +202,7 @@ class Driver:
         self._stop.wait(wait)
         if not alive:
             internals.forget_dead_jvm()
-            self._session = self._new_session()
+            self.open()
 
     def _schedule_start(self) -> float:
         """When the schedule of generated sources began: the first start of this checkpoint, for ever."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.core.rdd import RDD, _wrap_function
+from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import _load_from_socket
@@ -92,6 +93,14 @@ def hold_jvm_lock(session: SparkSession, path: Path, wait_s: float = 30.0) -> An
                 f"the JVM of an earlier driver still holds {path} after {wait_s:.0f} s; stop that process and start again"
             )
         time.sleep(0.1)
+
+
+def launch_jvm(settings: Mapping[str, str], log: Path) -> None:
+    """Start the JVM with what it and its workers print going to a file, so that a terminal stays readable."""
+    if SparkContext._gateway is None:
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        with log.open("ab") as file:
+            SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": file}))
 
 
 def forget_dead_jvm() -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from springtide.errors import SetupError
 from springtide.spark import java
@@ -41,9 +42,9 @@ def local_master(max_slots: int) -> str:
 
 def create(
     master: str, app: str, *, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
-    archives: Sequence[str] = (),
+    archives: Sequence[str] = (), log: Path | None = None,
 ) -> object:  # fmt: skip
-    """A new session with Springtide's settings; ``conf`` goes above them."""
+    """A new session with Springtide's settings; ``conf`` goes above them. ``log`` gets what Spark and its workers print."""
     _refuse_connect(dict(os.environ), conf or {})
     for file in (*py_files, *archives):
         if not os.path.exists(file.split("#")[0]):
@@ -62,6 +63,10 @@ def create(
         settings["spark.archives"] = ",".join(archives)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if log is not None:
+        from springtide.spark import internals
+
+        internals.launch_jvm({"spark.master": master, "spark.app.name": app, **settings}, log)
     with _own_interrupt():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))

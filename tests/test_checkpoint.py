@@ -1,0 +1,261 @@
+"""A checkpoint belongs to one topology and to one driver at a time, whatever was killed before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import springtide as st
+from springtide.errors import CheckpointError
+from springtide.model.plan import Plan
+from springtide.model.topology import Topology
+
+pytest.importorskip("pyspark")  # the package of the checkpoint is the one that needs it
+
+from springtide.spark.checkpoint import KEPT_BATCHES, Checkpoint, compare, fingerprint, write_atomic
+
+
+@dataclass(frozen=True)
+class Trip:
+    route: str
+    fare: float
+
+
+@dataclass(frozen=True)
+class Rounded:
+    route: str
+    fare: int
+
+
+def trip(draw: st.Draw) -> Trip:
+    return Trip("r", 1.0)
+
+
+def same(one: Trip) -> Trip:
+    return one
+
+
+def rounded(one: Trip) -> Rounded:
+    return Rounded(one.route, round(one.fare))
+
+
+def taxi(
+    *, name: str = "taxi", key: str = "route", grouped: bool = False, parallelism: int | None = None, extra: bool = False,
+    function: Callable[[Trip], object] = same, rate: float = 10, sink: Any = None,
+) -> Topology:  # fmt: skip
+    stream = st.source.generate(trip, rate=rate)
+    if extra:
+        stream = stream.filter(lambda one: True, name="extra")
+    grouping = "round-robin" if grouped else None
+    stream = stream.map(function, name="work", grouping=grouping, parallelism=parallelism)
+    return stream.key_by(key).filter(bool, name="kept").to(sink or st.sink.files("out")).named(name)
+
+
+DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
+    "name": ({"name": "cab"}, "it belongs to topology 'taxi'"),
+    "graph": ({"extra": True}, "operator 'extra' is new; inputs of 'work' was ['source'], is ['extra']"),
+    "schema": ({"function": rounded}, "schema of 'work' was"),
+    "key": ({"key": "fare"}, "key of 'kept' was ['route'], is ['fare']"),
+    "sink": ({"sink": st.sink.memory("out")}, "endpoint of 'out' was FilesSink, is MemorySink"),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_another_graph_schema_or_key_is_refused_with_the_difference(what: str, tmp_path: Path) -> None:
+    changes, words = DIFFERENT[what]
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    held.release()
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(tmp_path).acquire(taxi(**changes))
+    assert words in str(caught.value)
+    assert "Give a new checkpoint, or change the topology back" in str(caught.value)
+    assert contents(tmp_path) == before, "nothing was changed"
+
+
+def test_a_missing_operator_is_named() -> None:
+    assert "operator 'extra' is gone" in compare(fingerprint(taxi(extra=True)), fingerprint(taxi()))
+
+
+@pytest.mark.parametrize("changes", [{"grouped": True}, {"parallelism": 3}, {"rate": 99}])
+def test_grouping_parallelism_and_rate_may_change(changes: dict[str, Any], tmp_path: Path) -> None:
+    for topology in (taxi(), taxi(**changes)):
+        held = Checkpoint(tmp_path)
+        held.acquire(topology)
+        held.release()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# One driver
+
+HOLD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_checkpoint import taxi
+from springtide.spark.checkpoint import Checkpoint
+held = Checkpoint(Path(sys.argv[1]))
+held.acquire(taxi())
+held.next_epoch()
+print(held.epoch, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the checkpoint ``tmp_path``."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path), str(Path(__file__).parent)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdin is not None and child.stdout is not None
+    assert child.stdout.readline() == "1\n"
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_a_second_driver_is_refused_with_the_process_that_holds_it(another: subprocess.Popen[str], tmp_path: Path) -> None:
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=f"is in use by process {another.pid} on .*; stop that run first"):
+        Checkpoint(tmp_path).acquire(taxi())
+    assert contents(tmp_path) == before
+
+
+def test_a_killed_driver_lets_go_and_the_next_one_has_a_greater_epoch(another: subprocess.Popen[str], tmp_path: Path) -> None:
+    another.kill()
+    another.wait()
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    held.next_epoch()
+    assert held.epoch == 2
+    held.release()
+
+
+def test_a_second_driver_in_the_same_process_is_refused_too(tmp_path: Path) -> None:
+    """Two threads of a notebook, say. And the attempt must not loosen the first one's hold."""
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=f"in use by process {os.getpid()} "):
+            Checkpoint(tmp_path).acquire(taxi())
+    command = [sys.executable, "-c", HOLD, str(tmp_path), str(Path(__file__).parent)]
+    other = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert "CheckpointError" in other.stderr
+    held.release()
+    held.acquire(taxi())
+    held.release()
+
+
+def test_a_driver_that_was_overtaken_cannot_commit(tmp_path: Path) -> None:
+    """As after a network file system lost the lock: the fencing token decides."""
+    old = Checkpoint(tmp_path)
+    old.acquire(taxi())
+    old.next_epoch()
+    old.commit({"batch": 0})
+    old.release()
+    new = Checkpoint(tmp_path)
+    new.acquire(taxi())
+    new.next_epoch()
+    with pytest.raises(CheckpointError, match="taken over by another driver"):
+        old.commit({"batch": 1})
+    assert new.manifest(1) is None
+    new.commit({"batch": 1})
+    assert new.last_manifest() == {"batch": 1}
+    new.release()
+
+
+# Files that a crash leaves
+
+
+def test_a_torn_temporary_file_does_not_hurt(tmp_path: Path) -> None:
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    held.next_epoch()
+    plan = Plan({"work": 2}, 2, {"work": 2})
+    held.write_plan(0, plan)
+    held.commit({"batch": 0, "receipts": []})
+    for place in ("topology.json", "epoch.json", "plans/00000000.json", "manifests/00000000.json", "manifests/00000001.json"):
+        file = held.own / place
+        file.with_name(f".{file.name}.4711").write_text('{"batch": ')
+    held.release()
+    again = Checkpoint(tmp_path)
+    again.acquire(taxi())
+    again.next_epoch()
+    assert again.epoch == 2
+    assert again.plan(0) == plan
+    assert again.manifest(1) is None
+    assert again.last_manifest() == {"batch": 0, "receipts": []}
+    again.release()
+
+
+def test_a_document_is_whole_or_not_there(tmp_path: Path) -> None:
+    """A writer that fails midway leaves the old document."""
+    file = tmp_path / "one.json"
+    write_atomic(file, {"a": 1})
+    with pytest.raises(ValueError, match="Out of range"):
+        write_atomic(file, {"a": float("nan")})
+    assert json.loads(file.read_text()) == {"a": 1}
+
+
+def test_a_plan_holds_until_the_next_one(tmp_path: Path) -> None:
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    plans = {0: Plan({"work": 1}, 1, {"work": 1}), 3: Plan({"work": 4}, 4, {"work": 2}, 50, 1.5)}
+    for number, plan in plans.items():
+        held.write_plan(number, plan)
+    assert [held.plan(number) for number in (0, 2, 3, 9)] == [plans[0], plans[0], plans[3], plans[3]]
+    held.release()
+
+
+def test_old_manifests_go_and_the_last_one_stays(tmp_path: Path) -> None:
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    held.next_epoch()
+    for number in range(KEPT_BATCHES + 5):
+        held.commit({"batch": number})
+    assert held.manifest(4) is None
+    assert held.manifest(5) == {"batch": 5}
+    assert held.last_manifest() == {"batch": KEPT_BATCHES + 4}
+    held.release()
+
+
+def test_a_folder_of_something_else_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("do not lose")
+    with pytest.raises(CheckpointError, match="holds files but no checkpoint of Springtide; give an empty or new folder"):
+        Checkpoint(tmp_path).acquire(taxi())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(CheckpointError, match="is a file; give a folder"):
+        Checkpoint(tmp_path / "thesis.txt").acquire(taxi())
+    assert (tmp_path / "thesis.txt").read_text() == "do not lose"
+
+
+def test_a_fingerprint_that_was_spoilt_is_told_in_words(tmp_path: Path) -> None:
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    held.release()
+    (held.own / "topology.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"topology\.json"):
+        Checkpoint(tmp_path).acquire(taxi())
+
+
+def test_what_a_run_remembers_outlives_it(tmp_path: Path) -> None:
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    started = time.time()
+    held.remember("schedule", {"started": started})
+    held.release()
+    assert Checkpoint(tmp_path).recall("schedule") == {"started": started}
+    assert Checkpoint(tmp_path).recall("floor") is None
