@@ -125,6 +125,7 @@ class Driver:
         """Start Spark, and the schedule of generated sources with it, unless an earlier run has started that."""
         self._session = self._new_session()
         self._jvm_lock = internals.hold_jvm_lock(self._session, self._checkpoint.jvm_lock)
+        _warm_up(self._session)
         self._started = self._schedule_start()
 
     def close(self, stop_session: bool) -> None:
@@ -237,3 +238,9 @@ def total_of(source: Any) -> int | None:
         return None
     known = [total for total in (source.limit, source.rate.total) if total is not None]
     return min(known, default=None)
+
+
+def _warm_up(session: SparkSession) -> None:
+    """Have every slot start its Python worker, so that the first batch does not wait for them."""
+    slots = session.sparkContext.defaultParallelism
+    session.sparkContext.parallelize(range(slots), slots).mapPartitions(list).count()
