@@ -248,7 +248,7 @@ def _sink_name(sink: SinkSpec) -> str:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function or of an object's ``__call__``; {} where they cannot be resolved."""
-    target = function if hasattr(function, "__annotations__") else type(function).__call__
+    target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return typing.get_type_hints(target)
     except (NameError, TypeError):

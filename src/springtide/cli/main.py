@@ -158,3 +158,7 @@ def overhead(rounds: int, batches: int, as_json: bool) -> None:
 def main() -> None:
     """The entry point."""
     cli()
+
+
+if __name__ == "__main__":
+    main()

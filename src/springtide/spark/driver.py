@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,9 +30,9 @@ from springtide.spark.sinks import Sinks
 
 log = logging.getLogger("springtide.spark")
 
-GIVE_UP_AFTER = 5
+GIVE_UP_AFTER = 3
 """Failures in a row, without a batch in between, after which a query is given up."""
-BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+BACKOFF_S = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -192,14 +193,18 @@ class Driver:
         """Back off, and get a new session if the JVM died."""
         if self._runner is not None and self._runner.fatal is not None:
             raise self._runner.fatal
+        missing = re.search(r"No module named '([\w.]+)'", str(error))
+        if missing:
+            raise RunError(
+                f"No module named {missing[1]!r} on the executors; ship it with --py-files (py_files=), or install it there"
+            ) from error
         if failures > GIVE_UP_AFTER:
-            raise RunError(f"the query failed {failures} times in a row, the last time with: {error}") from error
+            raise RunError(f"the query failed {failures} times in a row, the last time with {cause_of(error)}") from error
         self.restarts += 1
         assert self._session is not None
         alive = internals.jvm_is_alive(self._session)
         wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", reason, wait)
+        log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause_of(error), wait)
         self._stop.wait(wait)
         if not alive:
             internals.forget_dead_jvm()
@@ -238,6 +243,13 @@ def total_of(source: Any) -> int | None:
         return None
     known = [total for total in (source.limit, source.rate.total) if total is not None]
     return min(known, default=None)
+
+
+def cause_of(error: Exception) -> str:
+    """The line that tells most of Spark's long messages: the last one that names an error."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
+    return (named or [line for line in lines if line] or [type(error).__name__])[-1 if named else 0][:500]
 
 
 def _warm_up(session: SparkSession) -> None:

@@ -1,0 +1,120 @@
+"""A real standalone cluster, started from the pip package: how a user's code reaches its executors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+PACKAGE = textwrap.dedent(
+    '''
+    """A package that is installed nowhere on the cluster."""
+    from dataclasses import dataclass
+
+    import springtide as st
+
+
+    @dataclass(frozen=True)
+    class Number:
+        n: int
+
+
+    def number(draw: st.Draw) -> Number:
+        return Number(draw.index)
+
+
+    def square(number: Number) -> Number:
+        return Number(number.n**2)
+
+
+    def topology() -> st.Topology:
+        import os
+
+        numbers = st.source.generate(number, rate=100_000, limit=1_000)
+        return numbers.map(square, parallelism=2).to(st.sink.files(os.environ["OUTPUT"])).named("squares")
+    '''
+)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A master and a worker with two cores, each a process of its own, on loopback."""
+    from springtide.spark import java
+
+    java.use(java.find_java())
+    home = Path(pyspark.__file__).parent
+    port, folder = _free_port(), tmp_path_factory.mktemp("cluster")
+    url = f"spark://127.0.0.1:{port}"
+    environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environ.pop("PYTHONPATH", None)
+    launcher, deploy = str(home / "bin" / "spark-class"), "org.apache.spark.deploy"
+    commands = [
+        [launcher, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
+        [launcher, f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g", "--webui-port", "0",
+         "--work-dir", str(folder / "work"), url],
+    ]  # fmt: skip
+    processes = []
+    with (folder / "log").open("wb") as log:
+        for command in commands:
+            processes.append(subprocess.Popen(command, env=environ, cwd=folder, stdout=log, stderr=log, start_new_session=True))
+            time.sleep(3)
+        yield url
+        for process in reversed(processes):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _run(master: str, tmp_path: Path, *extra: str) -> subprocess.CompletedProcess[str]:
+    package = tmp_path / "source" / "squares_job"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text(PACKAGE)
+    with zipfile.ZipFile(tmp_path / "squares_job.zip", "w") as archive:
+        archive.write(package / "__init__.py", "squares_job/__init__.py")
+    # PYTHONPATH makes it importable for the driver, as an installed package would be, and for nobody else
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(package.parent),
+        "OUTPUT": str(tmp_path / "out"),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    command = [
+        sys.executable, "-m", "springtide.cli.main", "run", "squares_job:topology", "--master", master, "--json",
+        "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m", "--runs", str(tmp_path / "runs"), *extra,
+    ]  # fmt: skip
+    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+
+
+def test_a_package_reaches_the_executors_with_py_files(master: str, tmp_path: Path) -> None:
+    done = _run(master, tmp_path, "--py-files", str(tmp_path / "squares_job.zip"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows_out"] == 1_000
+    values = pq.read_table(tmp_path / "out").column("n").to_pylist()
+    assert sorted(values) == [n**2 for n in range(1_000)]
+
+
+def test_without_it_the_run_fails_and_says_which_module_is_missing(master: str, tmp_path: Path) -> None:
+    done = _run(master, tmp_path)
+    assert done.returncode == 1
+    assert "squares_job" in done.stderr and "No module named" in done.stderr
+    assert "--py-files" in done.stderr
