@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -119,27 +120,28 @@ def run(
                 loop.stop()
                 journal.close()
                 driver.close(stop_session=spark is None)
-        floor = floor_s([(report.rows_in, report.duration_s) for report in journal.reports])
+        floor = floor_s(list(journal.recent))
         if floor is not None:
             held.remember("floor", {"floor_s": floor})
     finally:
         held.release()
-    summary = summarise(topology, policy, grouping, journal.reports, str(folder.path))
+    reports = folder.batches()
+    summary = summarise(topology, policy, grouping, reports, str(folder.path))
     summary["restarts"] = outcome.restarts
     folder.write_summary(summary)
-    return Result(summary, folder.path, tuple(draw(journal.reports, folder.path)), outcome.tables)
+    return Result(summary, folder.path, tuple(draw(reports, folder.path)), outcome.tables)
 
 
 class _Journal:
-    """The run folder, written by a thread of its own so that no batch waits for it; reports stay for the summary."""
+    """The run folder, written by a thread of its own so that no batch waits for it."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-journal")
-        self.reports: list[BatchReport] = []
+        self.recent: deque[tuple[int, float]] = deque(maxlen=1_000)  # records and seconds of batches
 
     def batch(self, report: BatchReport) -> None:
-        self.reports.append(report)
+        self.recent.append((report.rows_in, report.duration_s))
         self._write(self._folder.batch, report)
 
     def decision(self, entry: Mapping[str, object]) -> None:

@@ -19,7 +19,7 @@ def files(path: str | os.PathLike[str], *, format: str = "parquet") -> FilesSink
     place = os.fspath(path).removeprefix("file://")
     if "://" in place:
         raise OptionError(f"files: {place!r} is not a local or mounted path; write elsewhere with sink.table or sink.foreach")
-    return FilesSink(place, format)
+    return FilesSink(os.path.abspath(place), format)  # tasks may run elsewhere than the driver
 
 
 def table(name: str, *, format: str = "parquet", batch_column: str | None = None) -> TableSink:

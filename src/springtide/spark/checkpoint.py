@@ -17,6 +17,7 @@ import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +39,16 @@ def write_atomic(path: Path, document: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -57,6 +68,7 @@ class Checkpoint:
         self.root = root.absolute()
         self.own = self.root / "springtide"
         self.epoch = 0
+        self.identity = ""
         self._lock: IO[str] | None = None
 
     @property
@@ -90,7 +102,9 @@ class Checkpoint:
             (self.own / folder).mkdir(parents=True, exist_ok=True)
         self._take_lock()
         if stored is None:
-            write_atomic(self.own / "topology.json", wanted)
+            stored = {**wanted, "id": uuid.uuid4().hex[:12]}
+            write_atomic(self.own / "topology.json", stored)
+        self.identity = stored["id"]
 
     def next_epoch(self) -> None:
         """Take the next fencing token; whatever an earlier one staged can no longer be committed."""

@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from springtide.control.ports import Control
 from springtide.errors import RunError, SpringtideError, TopologyError
-from springtide.model.endpoints import FilesSink, GenerateSource
+from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
 from springtide.policy.group import Grouping
@@ -90,10 +90,9 @@ class Driver:
     ) -> None:  # fmt: skip
         self._topology, self._checkpoint, self._control = topology, checkpoint, control
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
-        places, dead = programs.staging_of(topology, str(checkpoint.own))
+        places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
         self._program = programs.compile_topology(topology, groupings, places, dead)
-        letters = topology.dead_letters or FilesSink(f"{checkpoint.own}/dead", "json")
-        assert isinstance(letters, FilesSink)
+        letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
         self._started = 0.0
         self._session: SparkSession | None = None

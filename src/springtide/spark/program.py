@@ -25,10 +25,11 @@ CREATED = "_springtide_created"
 
 @dataclass(frozen=True)
 class Staging:
-    """Where a task puts what a sink shall commit."""
+    """Where a task puts what a sink shall commit, and how its files' names begin."""
 
     folder: str
     format: str
+    stem: str = "part"
 
 
 @dataclass(frozen=True)
@@ -151,20 +152,29 @@ def _arrivals(topology: Topology, numbers: Mapping[str, int]) -> dict[int, int]:
     return arrival
 
 
-def staging_of(topology: Topology, private: str) -> tuple[dict[str, Staging | None], Staging]:
+def staging_of(topology: Topology, private: str, identity: str) -> tuple[dict[str, Staging | None], Staging]:
     """Where each sink's records are staged: beside the output for files, so that a rename commits them; else in the
-    checkpoint, from where the driver reads them once the batch has run."""
-    places: dict[str, Staging | None] = {}
-    for operator in topology.sinks:
-        places[operator.name] = _staging(topology.name, operator.name, operator.sink, private)
-    dead = _staging(topology.name, DEAD_LETTERS, topology.dead_letters or FilesSink(f"{private}/dead", "json"), private)
-    assert dead is not None
-    return places, dead
+    checkpoint, from where the driver reads them once the batch has run. Names carry the checkpoint's identity, so that
+    several sinks, runs and topologies may share a folder."""
+    dead = dead_letter_sink(topology, private)
+    places = {o.name: _staging(o.name, o.sink, private, identity) for o in topology.sinks}
+    letters = _staging(DEAD_LETTERS, dead, private, identity)
+    assert letters is not None
+    return places, letters
 
 
-def _staging(topology: str, name: str, sink: object, private: str) -> Staging | None:
+def dead_letter_sink(topology: Topology, private: str) -> FilesSink:
+    if topology.dead_letters is None:
+        return FilesSink(f"{private}/dead", "json")
+    if not isinstance(topology.dead_letters, FilesSink):
+        raise TopologyError(f"topology {topology.name!r}: dead letters go to a files sink, not {topology.dead_letters!r}")
+    return topology.dead_letters
+
+
+def _staging(name: str, sink: object, private: str, identity: str) -> Staging | None:
     if isinstance(sink, DiscardSink):
         return None
+    stem = f"{name}-{identity}"
     if isinstance(sink, FilesSink):
-        return Staging(f"{sink.path}/_springtide/{topology}-{name}", sink.format)
-    return Staging(f"{private}/staged/{name}", "parquet")
+        return Staging(f"{sink.path}/_springtide/{stem}", sink.format, stem)
+    return Staging(f"{private}/staged/{name}", "parquet", stem)

@@ -37,7 +37,7 @@ def write(staging: Staging, sink: str, place: Place, batches: list[pa.RecordBatc
     table = pa.Table.from_batches(batches)
     folder = Path(staging.folder) / f"epoch-{place.epoch:06d}"
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"part-{place.batch:08d}-{place.level}-{place.task:05d}"
+    stem = f"{staging.stem}-{place.batch:08d}-{place.level}-{place.task:05d}"
     path = folder / f"{stem}-{place.attempt}.{staging.format}"
     with path.open("wb") as file:
         _encode(table, staging.format, file)
