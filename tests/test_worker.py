@@ -88,13 +88,15 @@ class Captured:
     files: dict[tuple[str, str], list[pa.RecordBatch]] = field(default_factory=dict)
 
     def write(self, place: Staging, sink: str, at: staging.Place, batches: list[pa.RecordBatch]) -> dict[str, Any]:
-        name = f"part-{at.batch:08d}-{at.level}-{at.task:05d}"
+        name = f"part-{at.batch:08d}-{at.level}-{at.gate}-{at.task:05d}"
         assert (sink, name) not in self.files, "the same name twice: publishing one would replace the other"
         self.files[sink, name] = batches
         return {"sink": sink, "staged": "", "name": name, "rows": sum(batch.num_rows for batch in batches)}
 
     def records(self, sink: str) -> list[dict[str, Any]]:
-        return [row for (of, _), parts in sorted(self.files.items()) if of == sink for part in parts for row in part.to_pylist()]
+        return [
+            row for (of, _), parts in sorted(self.files.items()) if of == sink for part in parts for row in part.to_pylist()
+        ]
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Ra
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "task_context", lambda: (BATCH, order.randrange(1000)))
         patch.setattr(staging, "write", ran.captured.write)
+        patch.setattr(blocks, "MAX_ROWS", 5)  # several blocks for one target
         moving = list(_enter(program, ran, rows, _plan(program, 0, ranges, sizes)))
         for level in range(1, len(program.levels)):
             order.shuffle(moving)
@@ -317,10 +320,10 @@ def test_a_union_that_runs_in_two_stages_is_told_apart_by_the_next_one() -> None
     """Task 0 of the first stage and task 0 of the second both send to ``after`` as ``union``: their order is fixed."""
     source = st.source.generate(item, rate=1, name="source-0")
     deep = source.map(Step(1), name="one", grouping="round-robin").map(Step(2), name="two", grouping="round-robin")
-    united = source.map(Step(3), name="three").union(deep, name="both")
+    united = source.map(Step(3), name="three", grouping="round-robin").union(deep, name="both")
     topology = united.map(Step(4), name="after", grouping="round-robin").to(st.sink.discard(), name="sink").named("t")
     rows = {"source-0": [[Item(n, "k") for n in range(40)]]}
-    widths = {"one": 2, "two": 2, "after": 3}
+    widths = {"one": 2, "two": 2, "three": 2, "after": 3}
     first = run(topology, rows, widths, random.Random(0))
     for seed in range(1, 6):
         assert run(topology, rows, widths, random.Random(seed)).captured.files == first.captured.files
@@ -388,21 +391,27 @@ def with_a_stranger(one: Item) -> Any:
     return [one, "stranger"] if one.n == 2 else [one]
 
 
-FAILING: dict[str, tuple[Callable[[st.Stream], st.Stream], str]] = {
-    "map raises": (lambda s: s.map(spoilt, name="work"), "KeyError: 'missing'"),
+FAILING: dict[str, tuple[Callable[..., st.Stream], str]] = {
+    "map raises": (lambda s, **o: s.map(spoilt, name="work", **o), "KeyError: 'missing'"),
     "map returns another type": (
-        lambda s: s.map(of_another_type, schema=Item, name="work"),
+        lambda s, **o: s.map(of_another_type, schema=Item, name="work", **o),
         "TypeError: work is to return Item, got tuple",
     ),
-    "map returns nothing": (lambda s: s.map(nothing, schema=Item, name="work"), "TypeError: work is to return Item, got NoneType"),
-    "a field is None": (lambda s: s.map(without_value, name="work"), "ValueError: field 'n' is None"),
-    "a field is too large": (lambda s: s.map(too_large, name="work"), "OverflowError"),
-    "a field is text": (lambda s: s.map(of_text, name="work"), "'two'"),
-    "a field would be cut": (lambda s: s.map(cut, name="work"), "'n' is int64, got a float"),
-    "filter raises": (lambda s: s.filter(untold, name="work"), "KeyError: 'missing'"),
-    "flat_map returns no list": (lambda s: s.flat_map(not_many, schema=Item, name="work"), "'int' object is not iterable"),
+    "map returns nothing": (
+        lambda s, **o: s.map(nothing, schema=Item, name="work", **o),
+        "TypeError: work is to return Item, got NoneType",
+    ),
+    "a field is None": (lambda s, **o: s.map(without_value, name="work", **o), "ValueError: field 'n' is None"),
+    "a field is too large": (lambda s, **o: s.map(too_large, name="work", **o), "OverflowError"),
+    "a field is text": (lambda s, **o: s.map(of_text, name="work", **o), "'two'"),
+    "a field would be cut": (lambda s, **o: s.map(cut, name="work", **o), "'n' is int64, got a float"),
+    "filter raises": (lambda s, **o: s.filter(untold, name="work", **o), "KeyError: 'missing'"),
+    "flat_map returns no list": (
+        lambda s, **o: s.flat_map(not_many, schema=Item, name="work", **o),
+        "'int' object is not iterable",
+    ),
     "flat_map returns a stranger": (
-        lambda s: s.flat_map(with_a_stranger, schema=Item, name="work"),
+        lambda s, **o: s.flat_map(with_a_stranger, schema=Item, name="work", **o),
         "TypeError: work is to return Item, got str",
     ),
 }
@@ -425,7 +434,7 @@ def test_a_record_that_fails_is_a_dead_letter_and_the_others_go_on(case: str, sh
     tally = ran.reports[0]["tallies"]["work"]
     assert (tally["rows_in"], tally["rows_out"], tally["failures"]) == (3, 2, 1)
     sink = next(report["tallies"]["sink"] for report in ran.reports if "sink" in report["tallies"])
-    assert sink["rows_in"] == 2 or shuffled
+    assert (sink["rows_in"], sink["rows_out"]) == (2, 2)
 
 
 def test_the_record_of_a_dead_letter_is_what_the_function_got_or_what_did_not_fit() -> None:
@@ -448,7 +457,7 @@ def test_of_a_flat_map_that_fails_midway_nothing_leaks() -> None:
         (lambda batch: batch.to_pylist(), "wants a pyarrow.RecordBatch back, got list"),
         (lambda batch: batch.drop_columns(["n"]), "n"),
         (lambda batch: batch.set_column(0, "n", pa.array([1, None, 3])), "n"),
-        (lambda batch: batch.set_column(0, "n", pa.array(["x", "y", "z"])), "x"),
+        (lambda batch: batch.set_column(0, "n", pa.array(["x", "y", "z"])), "int64"),
     ],
 )
 def test_a_batch_that_fails_takes_all_its_records_to_the_dead_letters(function: Any, words: str) -> None:
@@ -485,18 +494,11 @@ def test_whatever_a_function_raises_can_be_written_down(function: Callable[[Item
     assert letter["error"]
 
 
-@pytest.mark.parametrize("case", [name for name in FAILING if "returns no list" not in name])
+@pytest.mark.parametrize("case", FAILING)
 def test_on_error_stop_ends_the_task_and_stages_nothing(case: str) -> None:
     build, words = FAILING[case]
 
-    def stopping(stream: st.Stream) -> st.Stream:
-        built = build(stream)
-        node = built._node
-        import dataclasses
-
-        return st.Stream(dataclasses.replace(node, operator=dataclasses.replace(node.operator, on_error="stop")))
-
-    ran = fed(one_stage(stopping), *ITEMS)
+    ran = fed(one_stage(lambda s: build(s, on_error="stop")), *ITEMS)
     (report,) = ran.reports
     assert report["stopped"]["operator"] == "work"
     assert words in report["stopped"]["error"]
@@ -568,13 +570,9 @@ def filled(one: Item) -> Everything:
 
 def unchanged(one: Everything) -> Everything:
     wanted = FULL if one.flag else BARE
-    if repr(one) != repr(wanted).replace("datetime.timezone.utc", _zone(one)):
+    if one != wanted:
         raise ValueError(f"{one!r} is not {wanted!r}")
     return one
-
-
-def _zone(one: Everything) -> str:
-    return repr(one.moment.tzinfo)
 
 
 def failing(one: Everything) -> Everything:
@@ -596,6 +594,29 @@ def test_a_record_of_all_types_can_be_a_dead_letter_and_a_key() -> None:
     records = [json.loads(letter["record"]) for letter in ran.captured.records("")]
     assert sorted(record["whole"] for record in records) == [-(2**63), 0]
     assert {letter["error"] for letter in ran.captured.records("")} == {"ValueError: as told"}
+
+
+@dataclass(frozen=True)
+class Tagged:
+    n: int
+    tags: list[str]
+
+
+def tagged(one: Item) -> Tagged:
+    return Tagged(one.n, [])
+
+
+def scribbled(one: Tagged) -> Tagged:
+    one.tags.append("scribble")
+    return one
+
+
+def test_what_one_branch_does_to_a_record_the_other_does_not_see() -> None:
+    shared = st.source.generate(item, rate=1).map(tagged)
+    branches = [shared.map(scribbled, name=name).to(st.sink.discard(), name=f"{name}-sink") for name in ("one", "two")]
+    plain = shared.to(st.sink.discard(), name="plain")
+    ran = run(st.topology("t", *branches, plain), {"source": [list(ITEMS)]}, {}, random.Random(0))
+    assert [len(ran.captured.records(sink)[0]["tags"]) for sink in ("one-sink", "two-sink", "plain")] == [1, 1, 0]
 
 
 def by_keyword(one: Item) -> Named:
@@ -691,11 +712,14 @@ def test_staged_files_hold_what_was_staged(tmp_path: Path) -> None:
     """The formats' own forms: JSON lines with maps as objects and no NaN, CSV with a header, Parquet with the schema."""
     schema = pa.schema({"n": pa.int64(), "m": pa.map_(pa.string(), pa.float64())})
     rows = pa.RecordBatch.from_pylist([{"n": 1, "m": {"a": float("nan")}}, {"n": None, "m": {}}], schema=schema)
-    at = staging.Place(epoch=1, batch=2, level=0, task=3, attempt=4)
+    at = staging.Place(epoch=1, batch=2, level=0, gate=0, task=3, attempt=4)
     receipt = staging.write(Staging(str(tmp_path), "json"), "out", at, [rows])
     assert receipt["rows"] == 2
     lines = Path(receipt["staged"]).read_text().splitlines()
-    assert [json.loads(line, parse_constant=pytest.fail) for line in lines] == [{"n": 1, "m": {"a": None}}, {"n": None, "m": {}}]
+    assert [json.loads(line, parse_constant=pytest.fail) for line in lines] == [
+        {"n": 1, "m": {"a": None}},
+        {"n": None, "m": {}},
+    ]
     flat = rows.select(["n"])
     csv = staging.write(Staging(str(tmp_path), "csv"), "out", at, [flat])
     assert Path(csv["staged"]).read_text().splitlines()[0] == '"n"'

@@ -222,8 +222,7 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
     struck = Path(settings.root) / f"struck-{number}"
 
     def strike() -> None:
-        begun = len(list((settings.checkpoint / "springtide" / "plans").glob("[0-9]*.json")))
-        if begun <= batch or struck.exists():
+        if not (settings.checkpoint / "spark" / "offsets" / str(batch)).exists() or struck.exists():
             return
         struck.touch()
         if victim == "driver":

@@ -73,9 +73,16 @@ def manifests(settings: Settings) -> dict[int, dict[str, Any]]:
     return _documents(settings.checkpoint / "springtide" / "manifests")
 
 
-def plans(settings: Settings) -> dict[int, dict[str, Any]]:
-    """The plans of a checkpoint by batch: those of committed batches, and of one that was begun."""
-    return _documents(settings.checkpoint / "springtide" / "plans")
+def begun(settings: Settings) -> int:
+    """The newest batch that Spark has begun, -1 for none; it may be committed or not."""
+    names = [file.name for file in (settings.checkpoint / "spark" / "offsets").glob("[0-9]*")]
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def plan(settings: Settings, batch: int) -> dict[str, Any]:
+    """The plan that a batch was begun with: the latest that was written for it or for one before it."""
+    written = _documents(settings.checkpoint / "springtide" / "plans")
+    return written[max(number for number in written if number <= batch)]
 
 
 def visible(settings: Settings) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,10 @@ class Job:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
+    def signal(self, number: int, to_group: bool = False) -> None:
+        """A signal to the driver alone, or, as a terminal's Ctrl-C, to its whole process group."""
+        (os.killpg if to_group else os.kill)(self.pid, number)
+
     def exit_code(self) -> int | None:
         """None while it runs."""
         assert self._process is not None
@@ -88,13 +93,14 @@ class Job:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job did not end within {PATIENCE_S:.0f} s\n{self.tail()}") from None
 
-    def run_to_the_end(self) -> None:
-        """Start it as often as it takes; only a kill may end it otherwise than well."""
+    def run_to_the_end(self, failures: int = 0) -> None:
+        """Start it as often as it takes. Only a kill may end it otherwise than well, or so many failures."""
         while True:
             code = self.wait()
             if code == 0:
                 return
-            assert code == -9, f"the job ended with {code}\n{self.tail()}"
+            failures -= code != -signal.SIGKILL
+            assert failures >= 0, f"the job ended with {code}\n{self.tail()}"
             self.start()
 
     def jvm(self) -> list[psutil.Process]:
@@ -171,28 +177,27 @@ def victims(running: Job, kind: str, rng: random.Random) -> list[psutil.Process]
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill: how many batches were committed, and what the batch after them had come to."""
+    """One kill: the newest batch at that instant, and what it had come to."""
 
     victim: str
-    batches: int
+    batch: int
     phase: str
 
 
-def phase(settings: Settings) -> str:
+def phase(settings: Settings, newest: int) -> str:
     """What the newest batch had come to, read from the checkpoint as the kill left it.
 
-    starting: there is none yet. running: planned, nothing staged. staged: files written, not committed. committed: the
+    starting: there is none yet. running: begun, nothing staged. staged: files written, not committed. committed: the
     manifest is there, the files are not yet all visible. published: they are, but Spark does not know that the batch
     is over. between: it does.
     """
-    planned, done = outputs.plans(settings), outputs.manifests(settings)
-    newest = max(planned, default=-1)
     if newest < 0:
         return "starting"
-    if newest not in done:
-        staged = settings.output.glob(f"*/_springtide/*/epoch-*/part-{newest:08d}-*")
+    manifest = outputs.manifests(settings).get(newest)
+    if manifest is None:
+        staged = settings.output.glob(f"*/_springtide/*/epoch-*/*-{newest:08d}-*")
         return "staged" if any(staged) else "running"
-    if any(Path(receipt["staged"]).exists() for receipt in done[newest]["receipts"]):
+    if any(Path(receipt["staged"]).exists() for receipt in manifest["receipts"]):
         return "committed"
     return "between" if (settings.checkpoint / "spark" / "commits" / str(newest)).exists() else "published"
 
@@ -219,7 +224,8 @@ def strike(running: Job, kind: str, rng: random.Random) -> Kill | None:
         return None
     if kind in ("driver", "both"):
         running.wait()
-    return Kill(kind, len(outputs.manifests(settings)), phase(settings))
+    newest = outputs.begun(settings)
+    return Kill(kind, newest, phase(settings, newest))
 
 
 def batch_seconds(settings: Settings) -> float:

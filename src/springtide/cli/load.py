@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -48,8 +49,10 @@ def _from_module(name: str) -> ModuleType:
     sys.path.insert(0, "")
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise OptionError(f"module {name!r} cannot be imported: {error}") from error
+    except SpringtideError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        raise OptionError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _pick(module: ModuleType, attribute: str, name: str) -> Topology:
@@ -62,7 +65,16 @@ def _pick(module: ModuleType, attribute: str, name: str) -> Topology:
     if not hasattr(module, attribute):
         raise OptionError(f"{name}: there is no {attribute!r}; {nearest(attribute, [k for k in vars(module) if k[0] != '_'])}")
     chosen = getattr(module, attribute)
-    made = chosen() if callable(chosen) else chosen
+    made = _called(chosen, name) if callable(chosen) else chosen
     if not isinstance(made, Topology):
         raise OptionError(f"{name} is {type(made).__name__}, not a topology; end it with .named(...)")
     return made
+
+
+def _called(function: Callable[[], object], name: str) -> object:
+    try:
+        return function()
+    except SpringtideError:
+        raise
+    except Exception as error:  # a user's function may raise anything
+        raise OptionError(f"{name} cannot be called for a topology: {type(error).__name__}: {error}") from error

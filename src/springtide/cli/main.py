@@ -28,12 +28,12 @@ def _errors() -> Iterator[None]:
         sys.exit(2 if isinstance(error, WRONG_USE) else 1)
 
 
-def _settings(pairs: tuple[str, ...]) -> dict[str, str]:
+def _settings(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
     settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise OptionError(f"--set {pair!r}: write name=value")
+            raise OptionError(f"{option} {pair!r}: write name=value")
         settings[name] = value
     return settings
 
@@ -80,7 +80,7 @@ def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: 
 
     with _errors():
         chosen = load.topology(topology)
-        settings, conf = _settings(pairs), _settings(confs)
+        settings, conf = _settings("--set", pairs), _settings("--conf", confs)
         with LiveView(chosen.name, options["policy"]) as view:
             result = run_topology(chosen, settings=settings, conf=conf, watch=view.update, **options)
     if as_json:

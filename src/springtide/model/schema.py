@@ -148,9 +148,32 @@ def described(schema: pa.Schema | None) -> list[list[str]]:
 Reader = Callable[[Any], Any]
 
 
+def readers(record: type, schema: pa.Schema) -> dict[str, Reader]:
+    """How to turn what Arrow gives back into what a record holds, for the fields where that differs.
+
+    Made on the driver: a worker cannot resolve the annotations of a class that came to it by value.
+    """
+    plain = {field.name: _arrow_reader(field.type) for field in schema}
+    return {name: reader for name, reader in plain.items() if reader is not None} | field_readers(record)
+
+
+def _arrow_reader(kind: pa.DataType) -> Reader | None:
+    """For a field that no annotation tells of: a map is a dict, wherever it is."""
+    if pa.types.is_map(kind):
+        value = _arrow_reader(kind.item_type) or _unchanged
+        return lambda pairs: {k: None if v is None else value(v) for k, v in pairs}
+    if pa.types.is_list(kind):
+        element = _arrow_reader(kind.value_type)
+        return None if element is None else lambda values: [None if v is None else element(v) for v in values]
+    if pa.types.is_struct(kind):
+        inner = {field.name: reader for field in kind if (reader := _arrow_reader(field.type)) is not None}
+        return (lambda row: {k: inner[k](v) if k in inner and v is not None else v for k, v in row.items()}) if inner else None
+    return None
+
+
 @functools.lru_cache(maxsize=256)
 def field_readers(record: type) -> dict[str, Reader]:
-    """How to turn what Arrow gives back into what a dataclass holds, for the fields where that differs."""
+    """The readers of a dataclass, from its annotations."""
     try:
         hints = typing.get_type_hints(record)
     except NameError:  # a class from within a function: its module cannot name its parts, so rows stay as they are

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -147,6 +146,8 @@ def _check_names(topology: Topology) -> None:
     for operator in topology:
         if not operator.name or operator.name == DEAD_LETTERS:
             raise TopologyError(f"an operator is named {operator.name!r}; choose another with name=")
+        if any(c in '/"' or not c.isprintable() for c in operator.name):
+            raise TopologyError(f"operator {operator.name!r}: leave slashes, quotes and line breaks out of its name=")
         if operator.name in seen:
             raise TopologyError(f"two operators are named {operator.name!r}; give one of them another with name=")
         seen.add(operator.name)
@@ -223,21 +224,16 @@ def _check_operator(topology: Topology, operator: Operator) -> None:
 
 
 def _check_sinks(topology: Topology) -> None:
-    """What each sink can hold, and that no two write the same files."""
+    """What each sink can hold."""
     if topology.dead_letters is not None and not isinstance(topology.dead_letters, FilesSink):
         raise TopologyError(f"dead_letters={topology.dead_letters!r} is not allowed; give springtide.sink.files(path)")
-    folders: dict[str, str] = {}
     for operator in topology.sinks:
         where, offered = f"sink {operator.name!r}", topology.input_schema(operator)
-        if isinstance(operator.sink, FilesSink):
-            if operator.sink.format == "csv":
-                _check_flat(where, offered)
-            _claim(folders, operator.sink.path, operator.name)
+        if isinstance(operator.sink, FilesSink) and operator.sink.format == "csv":
+            _check_flat(where, offered)
         if isinstance(operator.sink, TableSink) and operator.sink.batch_column in offered.names:
             raise TopologyError(f"{where}: batch_column={operator.sink.batch_column!r} is a column of the records"
                                 f" already: {', '.join(offered.names)}; choose another name")  # fmt: skip
-    if topology.dead_letters is not None:
-        _claim(folders, topology.dead_letters.path, DEAD_LETTERS)
 
 
 def _check_flat(where: str, schema: pa.Schema) -> None:
@@ -245,10 +241,3 @@ def _check_flat(where: str, schema: pa.Schema) -> None:
     if nested:
         raise TopologyError(f"{where}: CSV cannot hold column {nested[0]!r} of type {schema.field(nested[0]).type};"
                             " write parquet or json")  # fmt: skip
-
-
-def _claim(folders: dict[str, str], path: str, name: str) -> None:
-    other = folders.setdefault(os.path.abspath(path), name)
-    if other != name:
-        raise TopologyError(f"sinks {other!r} and {name!r} write to the same folder {path!r}; give each its own, or unite"
-                            " the streams first")  # fmt: skip

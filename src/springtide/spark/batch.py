@@ -51,9 +51,10 @@ class BatchRunner:
                 raise Stopping
             self._idle.clear()
         try:
-            self._batch(frame, batch)
+            pause_s = self._batch(frame, batch)
         finally:
             self._idle.set()
+        self._stop.wait(pause_s)
 
     def is_idle(self, timeout_s: float) -> bool:
         """Whether no batch runs. Once the run is to stop, none can start any more."""
@@ -61,12 +62,13 @@ class BatchRunner:
             pass
         return self._idle.wait(timeout_s)
 
-    def _batch(self, frame: DataFrame, batch: int) -> None:
+    def _batch(self, frame: DataFrame, batch: int) -> float:
+        """Run a batch, or see that it was; returns how long to wait before the next one."""
         started = time.time()
         done = self._checkpoint.manifest(batch)
         if done is not None:
             self._sinks.publish(done["receipts"])
-            return
+            return 0.0
         try:
             plan = self._planned(batch)
             report = self._run(frame, batch, plan, started)
@@ -75,7 +77,7 @@ class BatchRunner:
             raise
         self.batches += 1
         self._control.report(report)
-        self._stop.wait(max(0.0, plan.trigger_s - (time.time() - started)))
+        return max(0.0, plan.trigger_s - (time.time() - started))
 
     def _planned(self, batch: int) -> Plan:
         """The plan of this batch: as it was if the batch may have run before, or the one in force now."""
@@ -89,7 +91,7 @@ class BatchRunner:
 
     def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
         planned = time.time()
-        outcome = self._pipeline.run(frame, plan.widths, batch)
+        outcome = self._pipeline.run(frame, plan.widths)
         ran = time.time()
         _raise_if_stopped(outcome)
         receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
@@ -116,7 +118,7 @@ class BatchRunner:
         for source in self._topology.sources:
             for task in outcome.tasks:
                 if source.name in task["tallies"]:
-                    rows[source.name] = rows.get(source.name, 0) + int(task["tallies"][source.name]["rows_out"])
+                    rows[source.name] = rows.get(source.name, 0) + int(task["tallies"][source.name]["rows_in"])
         return rows
 
     def _report(

@@ -2,8 +2,8 @@
 
 A task writes, for each task of the next stage, one block with all records that it sends there: an Arrow record batch
 behind a small header. Spark then shuffles a handful of blocks instead of thousands of rows, and the order of the records
-needs no column of its own: it is the order of (consumer, producer, origin, chunk) of the blocks, and of the rows inside
-them, whatever order the blocks arrive in.
+needs no column of its own: it is the order of (consumer, producer, stage, gate, origin, chunk) of the blocks, and of the
+rows inside them, whatever order the blocks arrive in.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-_HEADER = struct.Struct("<BBHHIII")
+_HEADER = struct.Struct("<BBHHIBHII")
 HEADER_BYTES = _HEADER.size
 MAX_ROWS = 65_536
 """The most rows of a block, so that none comes near the 2 GB that one Java array can hold."""
@@ -33,11 +33,15 @@ class Header:
     consumer: int  # the operator's number
     producer: int
     target: int  # the task within that stage
+    stage: int  # the level of the stage that wrote it: behind a union, an operator may run in several
+    gate: int  # how records entered that stage, 0 by a shuffle: tasks behind different gates have the same numbers
     origin: int  # the task that wrote it
     chunk: int
 
     def pack(self) -> bytes:
-        return _HEADER.pack(self.kind, self.level, self.consumer, self.producer, self.target, self.origin, self.chunk)
+        return _HEADER.pack(
+            self.kind, self.level, self.consumer, self.producer, self.target, self.stage, self.gate, self.origin, self.chunk
+        )
 
 
 def parse(block: bytes) -> Header:

@@ -8,10 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from springtide.model.schema import field_readers
-
 Misfit = Callable[[Any, Exception], None]
 """Told of each record that does not fit the schema, with the fault."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """Stands for a row that its record class would not take, as when ``__post_init__`` checks what a file brought."""
+
+    row: Mapping[str, Any]
+    error: Exception
 
 
 class Chunk:
@@ -29,15 +35,21 @@ class Chunk:
     def __len__(self) -> int:
         return len(self._records) if self._records is not None else int(self.batch().num_rows)
 
-    def records(self, cls: type) -> list[Any]:
-        """The records as instances of a dataclass, which may want fewer fields than there are."""
+    def records(self, cls: type, known: Mapping[str, Callable[[Any], Any]]) -> list[Any]:
+        """The records as instances of a dataclass, which may want fewer fields than there are, or ``Refused``. ``known`` are
+        the readers of its fields."""
         if self._records is not None and (not self._records or isinstance(self._records[0], cls)):
             return self._records
         batch = self.batch()
-        wanted = [field.name for field in dataclasses.fields(cls)]
-        readers = field_readers(cls)
-        columns = [_values(batch.column(batch.schema.get_field_index(name)), readers.get(name)) for name in wanted]
-        return [cls(*values) for values in zip(*columns, strict=True)]
+        wanted = [field for field in dataclasses.fields(cls) if field.init]
+        readers = [known.get(field.name) for field in wanted]
+        columns = [batch.column(batch.schema.get_field_index(field.name)) for field in wanted]
+        make: Callable[..., Any] = cls if not any(field.kw_only for field in wanted) else _by_keyword(cls, wanted)
+        try:
+            read = [_values(column, reader) for column, reader in zip(columns, readers, strict=True)]
+            return [make(*values) for values in zip(*read, strict=True)]
+        except Exception:  # noqa: BLE001  a class is a user's code; find out which rows it refuses
+            return [_read(make, readers, row) for row in batch.select([field.name for field in wanted]).to_pylist()]
 
     def batch(self) -> pa.RecordBatch:
         """The records as an Arrow batch. Those that do not fit the schema are told of and left out."""
@@ -77,10 +89,36 @@ def to_batch(records: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         if pa.types.is_integer(field.type) and any(isinstance(value, float) for value in values):
             raise TypeError(f"field {field.name!r} is {field.type}, got a float")  # Arrow would cut the fraction off
         column = pa.array(values, type=field.type)
-        if not field.nullable and column.null_count:
-            raise ValueError(f"field {field.name!r} is None, but {field.type} not null is declared")
+        _check_nulls(field.name, column, field)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_nulls(name: str, column: pa.Array, field: pa.Field) -> None:
+    """Arrow lets a null pass where none is declared; whoever writes or reads the record next would not."""
+    if not field.nullable and column.null_count:
+        raise ValueError(f"field {name!r} is None, but {field.type} not null is declared")
+    if pa.types.is_struct(field.type):
+        there = column.drop_null().flatten()
+        for part, inner in zip(there, field.type, strict=True):
+            _check_nulls(f"{name}.{inner.name}", part, inner)
+    elif pa.types.is_list(field.type):
+        _check_nulls(f"{name}[]", column.flatten(), field.type.value_field)
+    elif pa.types.is_map(field.type):
+        _check_nulls(f"{name}[]", column.items, field.type.item_field)
+
+
+def _by_keyword(cls: type, wanted: Sequence[dataclasses.Field[Any]]) -> Callable[..., Any]:
+    names = [field.name for field in wanted]
+    return lambda *values: cls(**dict(zip(names, values, strict=True)))
+
+
+def _read(make: Callable[..., Any], readers: Sequence[Callable[[Any], Any] | None], row: Mapping[str, Any]) -> Any:
+    try:
+        values = zip(row.values(), readers, strict=True)
+        return make(*(value if read is None or value is None else read(value) for value, read in values))
+    except Exception as error:  # noqa: BLE001  whatever the class raises is the row's fate
+        return Refused(row, error)
 
 
 def _field(record: Any, name: str) -> Any:

@@ -152,8 +152,8 @@ class Driver:
         )
         self._runner.batches = done
         frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control)
-        writer = frame.writeStream.queryName(self._topology.name).foreachBatch(self._runner)
-        writer = writer.option("checkpointLocation", self._checkpoint.spark_location)
+        writer = frame.writeStream.queryName(self._topology.name).option("checkpointLocation", self._checkpoint.spark_location)
+        internals.for_each_batch(writer, session, self._runner)
         if ending.available_now:
             writer = writer.trigger(availableNow=True)
         return writer.start()
@@ -190,6 +190,8 @@ class Driver:
 
     def _recover(self, error: Exception, failures: int) -> None:
         """Back off, and get a new session if the JVM died."""
+        while self._runner is not None and not self._runner.is_idle(1.0):
+            pass  # the JVM died while its batch was in a commit; a new epoch would sweep away what that commit lists
         if self._runner is not None and self._runner.fatal is not None:
             raise self._runner.fatal
         missing = re.search(r"No module named '([\w.]+)'", str(error))

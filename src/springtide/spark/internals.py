@@ -11,13 +11,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark import SparkConf, SparkContext
 from pyspark.core.rdd import RDD, _wrap_function
-from pyspark.java_gateway import launch_gateway
+from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.util import _load_from_socket
 
 from springtide.errors import CheckpointError
@@ -93,6 +94,30 @@ def hold_jvm_lock(session: SparkSession, path: Path, wait_s: float = 30.0) -> An
                 f"the JVM of an earlier driver still holds {path} after {wait_s:.0f} s; stop that process and start again"
             )
         time.sleep(0.1)
+
+
+class _BatchCallback:
+    """What Spark's JVM calls for every batch.
+
+    PySpark's own makes a new SparkSession for each, by several calls to the JVM, and makes it the default one.
+    """
+
+    def __init__(self, session: SparkSession, function: Callable[[DataFrame, int], None]) -> None:
+        self._session, self._function = session, function
+
+    def call(self, frame: Any, batch: int) -> None:
+        self._function(DataFrame(frame, self._session), batch)
+
+    class Java:
+        implements: ClassVar = ["org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction"]
+
+
+def for_each_batch(writer: DataStreamWriter, session: SparkSession, function: Callable[[DataFrame, int], None]) -> None:
+    """Have a function called for every batch of a query, as ``writer.foreachBatch`` does."""
+    gateway = session.sparkContext._gateway
+    helper = gateway.jvm.org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper
+    helper.callForeachBatch(writer._jwrite, _BatchCallback(session, function))
+    ensure_callback_server_started(gateway)
 
 
 def launch_jvm(settings: Mapping[str, str], log: Path) -> None:

@@ -12,6 +12,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from springtide.errors import RunError
 from springtide.model.topology import Kind
@@ -21,7 +22,6 @@ from springtide.spark.blocks import BlockKind
 from springtide.spark.internals import Stages
 from springtide.spark.program import Node, Program
 from springtide.spark.worker import (
-    BATCH_PROPERTY,
     SEQUENCE,
     Entry,
     Port,
@@ -56,13 +56,12 @@ class Pipeline:
         self._widths: dict[str, int] = {}
         self._functions: dict[object, Any] = {}
 
-    def run(self, frame: DataFrame, widths: Mapping[str, int], batch: int) -> Outcome:
+    def run(self, frame: DataFrame, widths: Mapping[str, int]) -> Outcome:
         """Run a batch to its end; nothing is committed here."""
         if dict(widths) != self._widths:
             self._widths = dict(widths)
             self._functions.clear()
             self._stages.forget()
-        self._session.sparkContext.setLocalProperty(BATCH_PROPERTY, str(batch))
         outcome = Outcome()
         letting_go: list[Callable[[], Any]] = []
         try:
@@ -219,15 +218,38 @@ class _Pick:
             header = blocks.parse(block)
             if header.kind is BlockKind.ROWS and header.consumer == self._consumer:
                 for row in decode(block, self._schema).to_pylist():
-                    yield tuple(row.values())
+                    yield tuple(_as_row(value, kind) for value, kind in zip(row.values(), self._schema.types, strict=True))
+
+
+def _as_row(value: Any, kind: pa.DataType) -> Any:
+    """A value as Spark's rows hold it: Arrow gives maps as lists of pairs."""
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {key: _as_row(one, kind.item_type) for key, one in value}
+    if pa.types.is_struct(kind):
+        return tuple(_as_row(value[part.name], part.type) for part in kind)
+    return [_as_row(one, kind.value_type) for one in value]
 
 
 def _check_result(node: Node, result: DataFrame) -> None:
     if not isinstance(result, DataFrame):
         raise RunError(f"sql operator {node.name!r} is to return a DataFrame, got {type(result).__name__}")
-    missing = [name for name in node.schema.names if name not in result.columns]  # type: ignore[union-attr]
+    assert node.schema is not None
+    missing = [name for name in node.schema.names if name not in result.columns]
     if missing:
         raise RunError(f"sql operator {node.name!r} returned no column {missing[0]!r}; it has: {', '.join(result.columns)}")
+    own = StructType([result.schema[name] for name in node.schema.names])
+    offered = to_arrow_schema(own, timezone="UTC")
+    for found, wanted in zip(offered, node.schema, strict=True):
+        if found.type != wanted.type and _family(found.type) != _family(wanted.type):
+            raise RunError(f"sql operator {node.name!r}: {found.name!r} is {found.type}, wanted {wanted.type}; cast it there")
+
+
+def _family(kind: pa.DataType) -> object:
+    """Types of one family are cast into each other: a count of 32 bits is a whole number too."""
+    families = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_nested)
+    return next((family for family in families if family(kind)), kind)
 
 
 def _count_in_jvm(rows: DataFrame, source: Node, outcome: Outcome) -> None:

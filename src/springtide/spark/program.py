@@ -8,7 +8,7 @@ its own range of tasks, so any graph, with fan-out and union, is a single line o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +52,7 @@ class Node:
     created: str | None = None  # the column with the creation time, for sources
     ordered: bool = True  # whether its rows come in the same order when a partition is read again
     staging: Staging | None = None  # for sinks; None discards
+    readers: Mapping[str, schemas.Reader] = field(default_factory=dict)  # for the fields of input_record
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def _node(
         created=created,
         ordered=source.ordered if isinstance(source, DataFrameSource) else operator.kind is not Kind.SQL,
         staging=staging,
+        readers=schemas.readers(record, offered) if wants_records and record is not None else {},
     )  # fmt: skip
 
 

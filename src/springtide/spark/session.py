@@ -45,10 +45,7 @@ def create(
     archives: Sequence[str] = (), log: Path | None = None,
 ) -> object:  # fmt: skip
     """A new session with Springtide's settings; ``conf`` goes above them. ``log`` gets what Spark and its workers print."""
-    _refuse_connect(dict(os.environ), conf or {})
-    for file in (*py_files, *archives):
-        if not os.path.exists(file.split("#")[0]):
-            raise SetupError(f"there is no file {file!r} to ship to the executors")
+    check_settings(conf or {}, (*py_files, *archives))
     java.use(java.find_java())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -93,6 +90,14 @@ def adopt(session: object) -> object:
         if name.startswith("spark.sql.") and own.conf.isModifiable(name):
             own.conf.set(name, value)
     return own
+
+
+def check_settings(conf: Mapping[str, str], shipped: Sequence[str]) -> None:
+    """Refuse, before anything is started, what a new session could not work with."""
+    _refuse_connect(dict(os.environ), conf)
+    for file in shipped:
+        if not os.path.exists(file.split("#")[0]):
+            raise SetupError(f"there is no file {file!r} to ship to the executors")
 
 
 def check(session: object) -> None:

@@ -81,7 +81,9 @@ def _write_table(frame: DataFrame, sink: TableSink, batch: int) -> None:
     marked = frame.withColumn(sink.batch_column, F.lit(batch).cast("bigint"))
     if not frame.sparkSession.catalog.tableExists(sink.name):
         marked.limit(0).write.format(sink.format).partitionBy(sink.batch_column).saveAsTable(sink.name)
-    marked.write.option("partitionOverwriteMode", "dynamic").mode("overwrite").insertInto(sink.name)
+    # as a setting of the session: insertInto drops it as an option, and would overwrite the other batches' partitions too
+    frame.sparkSession.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    marked.write.mode("overwrite").insertInto(sink.name)
 
 
 def _show(receipts: Receipts, sink: ConsoleSink, name: str, batch: int) -> None:

@@ -6,8 +6,10 @@ receipts that reached the manifest are ever moved to where readers look; the res
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import math
 import os
 import shutil
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ class Place:
     epoch: int
     batch: int
     level: int
+    gate: int
     task: int
     attempt: int
 
@@ -37,7 +40,7 @@ def write(staging: Staging, sink: str, place: Place, batches: list[pa.RecordBatc
     table = pa.Table.from_batches(batches)
     folder = Path(staging.folder) / f"epoch-{place.epoch:06d}"
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{staging.stem}-{place.batch:08d}-{place.level}-{place.task:05d}"
+    stem = f"{staging.stem}-{place.batch:08d}-{place.level}-{place.gate}-{place.task:05d}"
     path = folder / f"{stem}-{place.attempt}.{staging.format}"
     with path.open("wb") as file:
         _encode(table, staging.format, file)
@@ -52,8 +55,24 @@ def _encode(table: pa.Table, format: str, file: Any) -> None:
     elif format == "csv":
         pa.csv.write_csv(table, file)
     else:
+        kind = pa.struct(list(table.schema))
         for row in table.to_pylist():
-            file.write(json.dumps(row, default=str, ensure_ascii=False).encode() + b"\n")
+            file.write(json.dumps(_as_json(row, kind), allow_nan=False, ensure_ascii=False).encode() + b"\n")
+
+
+def _as_json(value: Any, kind: pa.DataType) -> Any:
+    """A value as Spark's JSON has it: maps are objects, bytes are base64, and what is no number is null."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _as_json(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return {str(key): _as_json(one, kind.item_type) for key, one in value}
+    if pa.types.is_list(kind):
+        return [_as_json(one, kind.value_type) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def publish(receipt: dict[str, Any], folder: Path) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow as pa
 from springtide.model.topology import Kind, OnError
 from springtide.spark import blocks, staging
 from springtide.spark.blocks import BlockKind, Header
-from springtide.spark.chunk import Chunk
+from springtide.spark.chunk import Chunk, Refused
 from springtide.spark.program import Node, Program
 
 SEQUENCE = "_springtide_sequence"
@@ -73,8 +74,9 @@ class Stop(Exception):
 class Task:
     """One task of one stage in one batch."""
 
-    def __init__(self, program: Program, plan: StagePlan, batch: int, attempt: int, origin: int) -> None:
+    def __init__(self, program: Program, plan: StagePlan, batch: int, attempt: int, origin: int, gate: int = 0) -> None:
         self.program, self.plan, self.batch, self.attempt, self.origin = program, plan, batch, attempt, origin
+        self.gate = gate
         self.tallies: dict[int, Tally] = {}
         self.leaving: dict[tuple[int, int], list[pa.RecordBatch]] = {}  # (consumer, producer) → batches
         self.staged: dict[int, list[pa.RecordBatch]] = {}
@@ -89,17 +91,22 @@ class Task:
             chunk.batch()  # find misfits once, before anybody reads
         for number in node.shuffled:
             self.leaving.setdefault((number, node.number), []).append(chunk.batch())
-        for number in node.forward:
-            self.receive(self.program.nodes[number], chunk)
+        for position, number in enumerate(node.forward):
+            # objects of its own for each: what one function does to a list in a record is not for another to see
+            own = chunk if position == 0 else Chunk(chunk.schema, batch=chunk.batch())
+            self.receive(self.program.nodes[number], own)
 
     def receive(self, node: Node, chunk: Chunk) -> None:
         """Run one operator on a chunk, and pass on what comes out."""
         tally = self.tallies.setdefault(node.number, Tally(started=time.time()))
+        if node.kind in (Kind.SINK, Kind.MAP_BATCHES):
+            chunk.batch()  # find misfits before they are counted
         tally.rows_in += len(chunk)
         if node.kind is Kind.UNION:
             produced = chunk
         elif node.kind is Kind.SINK:
             self._stage(node, chunk)
+            tally.rows_out += len(chunk)
             tally.finished = time.time()
             return
         else:
@@ -115,9 +122,11 @@ class Task:
             return self._apply_batch(node, chunk)
         assert node.function is not None and node.input_record is not None
         function, kind, out, kept = node.function, node.kind, [], []
-        for record in chunk.records(node.input_record):
+        for record in chunk.records(node.input_record, node.readers):
             keep = False
             try:
+                if record.__class__ is Refused:
+                    raise record.error
                 result = function(record)
                 if kind is Kind.MAP:
                     out.append(self._checked(node, result))
@@ -130,7 +139,7 @@ class Task:
             kept.append(keep)
         if kind is Kind.FILTER:
             return chunk.where(kept)
-        return Chunk(node.schema, records=out, misfit=lambda record, error: self._misfit(node, record, error))
+        return Chunk(node.schema, records=out, misfit=lambda record, error: self.misfit(node, record, error))
 
     def _apply_batch(self, node: Node, chunk: Chunk) -> Chunk:
         assert node.function is not None
@@ -159,7 +168,7 @@ class Task:
         self.tallies[node.number].failures += 1
         self.letters.append(letter)
 
-    def _misfit(self, node: Node, record: Any, error: Exception) -> None:
+    def misfit(self, node: Node, record: Any, error: Exception) -> None:
         """A result that does not fit the declared schema, found when it was turned into Arrow."""
         self._failed(node, record, error)
         self.tallies[node.number].rows_out -= 1
@@ -184,12 +193,12 @@ class Task:
 
     def report(self) -> Iterator[bytes]:
         self.outcome.tallies = {self.program.nodes[n].name: asdict(tally) for n, tally in self.tallies.items()}
-        header = Header(BlockKind.REPORT, 0, 0, 0, 0, self.origin, 0)
+        header = Header(BlockKind.REPORT, 0, 0, 0, 0, self.plan.level, self.gate, self.origin, 0)
         payload = json.dumps(asdict(self.outcome)).encode()
         yield from _pair(self.origin % self.plan.next_size, header.pack() + payload)
 
     def _write(self) -> None:
-        place = staging.Place(self.plan.epoch, self.batch, self.plan.level, self.origin, self.attempt)
+        place = staging.Place(self.plan.epoch, self.batch, self.plan.level, self.gate, self.origin, self.attempt)
         for number, batches in self.staged.items():
             node = self.program.nodes[number]
             assert node.staging is not None
@@ -211,7 +220,7 @@ class Task:
                 kind, level = BlockKind.DATA, self.program.arrival[consumer]
                 parts = (part for batch in rows for part in self._route(node, batch))
             for chunk, (target, batch) in enumerate(parts):
-                header = Header(kind, level, consumer, producer, target, self.origin, chunk)
+                header = Header(kind, level, consumer, producer, target, self.plan.level, self.gate, self.origin, chunk)
                 hop = target if level == self.plan.level + 1 else target % self.plan.next_size
                 yield from _pair(hop, header.pack() + batch.serialize().to_pybytes())
 
@@ -238,16 +247,36 @@ LETTER = pa.schema(
 
 
 def dead_letter(operator: str, record: Any, error: Exception) -> dict[str, str]:
-    """What is kept of a record that failed."""
-    from dataclasses import is_dataclass
+    """What is kept of a record that failed. Whatever was raised, and whatever the record holds, can be written."""
+    letter = {"error": _told(error), "traceback": "".join(traceback.format_exception(error)), "record": _as_json(record)}
+    return {"operator": operator} | {k: v.encode("utf-8", "backslashreplace").decode() for k, v in letter.items()}
 
-    fields = asdict(record) if is_dataclass(record) and not isinstance(record, type) else record
-    return {
-        "operator": operator,
-        "error": f"{type(error).__name__}: {error}",
-        "traceback": "".join(traceback.format_exception(error)),
-        "record": json.dumps(fields, default=str),
-    }
+
+def _told(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  an error's own text may fail
+        return f"{type(error).__name__} (whose text cannot be told)"
+
+
+def _as_json(record: Any) -> str:
+    try:
+        return json.dumps(_plain(record), default=str)
+    except Exception:  # noqa: BLE001  a record may hold anything, and its str() may do anything
+        return json.dumps(f"a {type(record).__name__} that cannot be written")
+
+
+def _plain(value: Any) -> Any:
+    """A value in what JSON has a form for, as far as it has one."""
+    if isinstance(value, Refused):
+        return _plain(value.row)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _pair(target: int, block: bytes) -> Iterator[bytes]:
@@ -338,7 +367,7 @@ class Entry:
         if not any(part.num_rows for part in rows):
             return
         table = pa.Table.from_batches(rows).combine_chunks()
-        task = Task(program, self.plan, batch, attempt, split)
+        task = Task(program, self.plan, batch, attempt, split, gate=1 + self.ports[0].producer)
         try:
             for port in self.ports:
                 self._enter(task, program, port, table)
@@ -360,14 +389,27 @@ class Entry:
         if node.created is not None and node.kind is Kind.SOURCE:
             task.outcome.created += creation_quantiles(batch.column(node.created))
         tally = task.tallies.setdefault(node.number, Tally(started=time.time()))
+        if node.kind is Kind.SOURCE:
+            tally.rows_in += batch.num_rows
         tally.rows_out += batch.num_rows
+        chunk = self._fitted(task, node, batch)
         tally.finished = time.time()
-        assert node.schema is not None
-        chunk = Chunk(node.schema, batch=batch.select(node.schema.names).cast(node.schema))
         if port.consumer is None:
             task.emit(node, chunk)
         else:
             task.receive(program.nodes[port.consumer], chunk)
+
+    def _fitted(self, task: Task, node: Node, batch: pa.RecordBatch) -> Chunk:
+        """Rows as the schema wants them. What Spark read as null where none is declared, as from a malformed line, fails
+        alone; and so does what Arrow cannot cast at once, though each row can be: a null struct whose fields are not null."""
+        assert node.schema is not None
+        own = batch.select(node.schema.names)
+        try:
+            return Chunk(node.schema, batch=own.cast(node.schema))
+        except (pa.ArrowException, ValueError):
+            chunk = Chunk(node.schema, records=own.to_pylist(), misfit=lambda row, error: task.misfit(node, row, error))
+            chunk.batch()
+            return chunk
 
 
 def _one_batch(table: pa.Table, port: Port) -> pa.RecordBatch:
@@ -408,5 +450,5 @@ def task_context() -> tuple[int, int]:
     return int(context.getLocalProperty(BATCH_PROPERTY) or 0), context.taskAttemptId()
 
 
-BATCH_PROPERTY = "springtide.batch"
-"""The local property by which a batch's number reaches its tasks, so that their pickled functions stay the same."""
+BATCH_PROPERTY = "streaming.sql.batchId"
+"""The local property by which Spark tells the tasks of a query which batch they belong to."""

@@ -1,0 +1,568 @@
+"""Topologies on real Spark, end to end: operators, sources, sinks, failures, restarts and reports."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import decimal
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import springtide as st
+from springtide.errors import CheckpointError, OptionError, RecordError, RunError, SetupError, SpringtideError
+
+pytest.importorskip("pyspark")
+
+FAST = 1_000_000.0
+"""Records/s: all that there will be are there when the query starts."""
+
+
+@dataclass(frozen=True)
+class Number:
+    n: int
+    k: str
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+    weight: float | None
+
+
+def number(draw: st.Draw) -> Number:
+    return Number(draw.index, f"k{draw.index % 7}")
+
+
+def word(draw: st.Draw) -> Word:
+    return Word(f"w{draw.index}", None if draw.index % 2 else 0.5)
+
+
+def numbers(limit: int, rate: float = FAST, name: str = "source") -> st.Stream:
+    return st.source.generate(number, rate=rate, limit=limit, name=name)
+
+
+def same(one: Number) -> Number:
+    return one
+
+
+def slow(one: Number) -> Number:
+    time.sleep(0.001)
+    return one
+
+
+def odd(one: Number) -> bool:
+    return one.n % 2 == 1
+
+
+def twice(one: Number) -> Iterator[Number]:
+    yield one
+    yield Number(-one.n, one.k)
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.set_column(0, "n", pa.array([2 * n for n in batch.column("n").to_pylist()], pa.int64()))
+
+
+def seventh(one: Number) -> Number:
+    if one.n % 7 == 0:
+        raise ValueError(f"no {one.n}")
+    return one
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Writes down every call."""
+
+    path: str
+
+    def __call__(self, one: Number) -> Number:
+        with open(self.path, "a") as file:
+            file.write(f"{one.n}\n")
+        return one
+
+
+def run(topology: st.Topology, spark: Any, tmp_path: Path, **options: Any) -> st.Result:
+    return st.run(topology, **{"spark": spark, "runs": tmp_path / "runs", "max_slots": 4, **options})
+
+
+def lines(result: st.Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (result.folder / "batches.jsonl").read_text().splitlines()]
+
+
+def kept(result: st.Result, sink: str, column: str = "n") -> list[Any]:
+    return sorted(result.table(sink).column(column).to_pylist())
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """What is visible in the folder of a files sink, of any format."""
+    rows: list[dict[str, Any]] = []
+    for file in sorted(path for path in folder.iterdir() if path.is_file()):
+        if file.suffix == ".parquet":
+            rows += pyarrow.parquet.read_table(file).to_pylist()
+        elif file.suffix == ".csv":
+            with file.open(newline="") as opened:
+                rows += csv.DictReader(opened)
+        else:
+            rows += [json.loads(line) for line in file.read_text().splitlines()]
+    return rows
+
+
+# Operators
+
+
+@pytest.mark.spark
+def test_every_operator_on_one_graph_computes_what_it_says_and_shared_work_once(spark: Any, tmp_path: Path) -> None:
+    """map, filter, flat_map, map_batches, and sql: at the source, in the middle, behind another, before several."""
+    source = numbers(200)
+    work = source.map(Counted(str(tmp_path / "calls")))
+    thirds = work.sql(lambda frame: frame.where("n % 3 = 0"), schema=Number, name="thirds")
+    sixths = thirds.sql(lambda frame: frame.where("n % 2 = 0"), schema=Number, name="sixths")
+    tens = source.sql(lambda frame: frame.where("n % 10 = 0"), schema=Number, name="tens")
+    both = work.filter(odd).union(tens).map(same, grouping="round-robin", name="united")
+    topology = st.topology(
+        "operators",
+        work.flat_map(twice, grouping="round-robin").to(st.sink.memory("all-twice")),
+        work.key_by("k").map_batches(doubled, parallelism=2).to(st.sink.memory("all-doubled")),
+        thirds.map(same, name="after").to(st.sink.memory("thirds-kept")),
+        sixths.to(st.sink.memory("sixths-kept")),
+        both.to(st.sink.memory("both")),
+        work.filter(odd, name="odd-again").union(tens, thirds, name="mix").to(st.sink.files(tmp_path / "mixed")),
+    )
+    result = run(topology, spark, tmp_path, settings={"degree": 2})
+    every = range(200)
+    assert kept(result, "all-twice") == sorted([*every, *(-n for n in every)])
+    assert kept(result, "all-doubled") == [2 * n for n in every]
+    assert kept(result, "thirds-kept") == [n for n in every if n % 3 == 0]
+    assert kept(result, "sixths-kept") == [n for n in every if n % 6 == 0]
+    assert kept(result, "both") == sorted([n for n in every if n % 2] + [n for n in every if n % 10 == 0])
+    mixed = [n for n in every if n % 2] + [n for n in every if n % 10 == 0] + [n for n in every if n % 3 == 0]
+    assert sorted(row["n"] for row in read(tmp_path / "mixed")) == sorted(mixed), "no task replaced another's file"
+    assert Counter(map(int, (tmp_path / "calls").read_text().split())) == Counter(every), "each record once"
+    assert result.summary["rows_in"] == 200
+    assert result.summary["sinks"]["thirds-kept"] == 67
+    in_jvm = [task for line in lines(result) for task in line["tasks"] if task["operator"] == "thirds"]
+    assert in_jvm and {task["busy_s"] for task in in_jvm} == {None}, "what ran in the JVM has no busy time"
+
+
+@dataclass(frozen=True)
+class Inner:
+    x: int
+    names: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Everything:
+    flag: bool
+    whole: int
+    real: float
+    text: str
+    raw: bytes
+    moment: datetime.datetime
+    day: datetime.date
+    money: decimal.Decimal
+    tags: list[str | None]
+    scores: dict[str, int | None]
+    inner: Inner
+    inners: list[Inner]
+    maybe: Inner | None
+    nothing: str | None
+
+
+def filled(index: int) -> Everything:
+    moment = datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, datetime.UTC) + datetime.timedelta(hours=index)
+    return Everything(
+        index % 2 == 0, -(2**63) + index, 1e300 / (index + 1), "é\u0001𝄞" * index, bytes([index, 255]), moment,
+        datetime.date(1999, 12, 31), decimal.Decimal(index) / 8, ["a", None][: index % 3], {"a": index, "b": None},
+        Inner(index, {"p": index}), [Inner(n, {}) for n in range(index % 3)], Inner(1, {"m": 2}) if index % 2 else None, None,
+    )  # fmt: skip
+
+
+def everything(draw: st.Draw) -> Everything:
+    return filled(draw.index)
+
+
+def unchanged(one: Everything) -> Everything:
+    wanted = filled(one.whole + 2**63)
+    if one != wanted:
+        raise ValueError(f"{one!r} is not {wanted!r}")
+    return one
+
+
+@pytest.mark.spark
+def test_records_of_all_types_and_nulls_are_the_same_behind_shuffles_and_sql(spark: Any, tmp_path: Path) -> None:
+    source = st.source.generate(everything, rate=FAST, limit=12)
+    shuffled = source.map(unchanged, name="a").key_by("inner", "money").map(unchanged, name="b")
+    topology = st.topology(
+        "types",
+        shuffled.sql(lambda frame: frame, schema=Everything, name="jvm").map(unchanged, name="c").to(st.sink.memory("out")),
+        source.map(unchanged, name="dealt", grouping="round-robin").to(st.sink.files(tmp_path / "json", format="json")),
+    )
+    result = run(topology, spark, tmp_path)
+    assert result.summary["rows_failed"] == 0, next((result.folder / "checkpoint/springtide/dead").iterdir()).read_text()[:2000]
+    table = result.table("out")
+    assert sorted(table.column("whole").to_pylist()) == [-(2**63) + n for n in range(12)]
+    assert table.column("nothing").null_count == 12
+    rows = sorted(read(tmp_path / "json"), key=lambda row: int(row["whole"]))
+    assert rows[3]["scores"] == {"a": 3, "b": None}
+    assert rows[3]["inner"] == {"x": 3, "names": {"p": 3}}
+
+
+# Sources
+
+
+@pytest.mark.spark
+def test_sources_of_different_shapes_and_all_file_formats_are_united(spark: Any, tmp_path: Path) -> None:
+    """CSV, JSON and Parquet folders and a generated stream; what is there now is read, and no more."""
+    schema = pa.schema({"text": pa.string(), "weight": pa.float64(), "at": pa.timestamp("us", tz="UTC")})
+    moment = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
+    for format in ("csv", "json", "parquet"):
+        (tmp_path / format).mkdir()
+        for number in range(2):
+            table = pa.Table.from_pylist([{"text": f"{format}{number}", "weight": None, "at": moment}], schema=schema)
+            _write(table, tmp_path / format / f"{number}.{format}")
+    timed = replace_field(Word, "at", datetime.datetime)
+    streams = [
+        st.source.files(
+            tmp_path / format, format=format, schema=timed, created="at", name=format,
+            options={"header": "true"} if format == "csv" else {}, max_files=1,
+        ).map(lambda one: Word(one.text, one.weight), schema=Word, name=f"as-word-{format}")
+        for format in ("csv", "json", "parquet")
+    ]  # fmt: skip
+    streams.append(numbers(3).map(lambda one: Word(f"n{one.n}", 1.0), schema=Word, name="from-number"))
+    topology = streams[0].union(*streams[1:]).to(st.sink.memory("words")).named("shapes")
+    result = run(topology, spark, tmp_path, available_now=True)
+    texts = [f"{format}{number}" for format in ("csv", "json", "parquet") for number in range(2)]
+    assert kept(result, "words", "text") == sorted([*texts, "n0", "n1", "n2"])
+    assert result.table("words").column("weight").null_count == 6
+    assert result.summary["batches"] >= 2, "max_files bounds a batch"
+    assert result.summary["latency_ms"]["p99"] > 3600_000, "the files' records are old"
+    assert result.summary["backlog_end"] is None, "files cannot tell how many wait"
+
+
+def replace_field(cls: type, name: str, kind: type) -> dict[str, Any]:
+    import typing
+
+    return {**typing.get_type_hints(cls), name: kind}
+
+
+def _write(table: pa.Table, file: Path) -> None:
+    if file.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, file)
+    elif file.suffix == ".csv":
+        file.write_text("text,weight,at\n" + "".join(f"{row['text']},,{row['at'].isoformat()}\n" for row in table.to_pylist()))
+    else:
+        file.write_text("".join(json.dumps({**row, "at": row["at"].isoformat()}) + "\n" for row in table.to_pylist()))
+
+
+@dataclass(frozen=True)
+class Tick:
+    timestamp: datetime.datetime
+    value: int
+
+
+def ticks(session: Any) -> Any:
+    options = {"rowsPerBatch": 40, "numPartitions": 2, "startTimestamp": round(time.time() * 1000)}
+    return session.readStream.format("rate-micro-batch").options(**options).load()
+
+
+def tenfold(tick: Tick) -> Number:
+    return Number(tick.value * 10, "tick")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("made", ["before", "by a function"])
+def test_a_streaming_dataframe_is_a_source(made: str, spark: Any, tmp_path: Path) -> None:
+    frame = ticks(spark) if made == "before" else ticks
+    created = "timestamp" if made == "before" else None
+    source = st.source.dataframe(frame, schema=Tick, created=created)
+    result = run(source.map(tenfold, parallelism=3).to(st.sink.memory("out")).named("ticks"), spark, tmp_path, batches=2)
+    assert kept(result, "out") == [10 * n for n in range(40 * result.summary["batches"])]
+    assert (result.summary["latency_ms"] is None) == (created is None), "null where the source has no creation time"
+
+
+@pytest.mark.spark
+def test_a_dataframe_that_does_not_fit_or_does_not_stream_is_refused(spark: Any, tmp_path: Path) -> None:
+    for frame, words in [
+        (ticks, "'value' is int64, wanted string"),
+        (spark.range(3), "is not a streaming DataFrame"),
+        (lambda session: "frame", "'frame' is not a streaming DataFrame"),
+    ]:
+        source = st.source.dataframe(frame, schema={"value": str})
+        with pytest.raises(SpringtideError, match=words):
+            run(source.to(st.sink.discard()).named("t"), spark, tmp_path)
+
+
+# Sinks
+
+
+@pytest.mark.spark
+def test_every_sink_holds_every_record_once_and_batches_are_numbered(
+    spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spark.sql(f"CREATE DATABASE sinks LOCATION '{(tmp_path / 'tables').as_uri()}'")
+    seen: list[tuple[int, int]] = []
+    source = numbers(1500)
+    kinds: dict[str, Any] = {
+        "parquet": st.sink.files(tmp_path / "parquet"),
+        "csv": st.sink.files(tmp_path / "csv", format="csv"),
+        "json": st.sink.files(tmp_path / "json", format="json"),
+        "plain": st.sink.table("sinks.plain"),
+        "fenced": st.sink.table("sinks.fenced", batch_column="batch"),
+        "console": st.sink.console(rows=2),
+        "memory": st.sink.memory("memory"),
+        "foreach": st.sink.foreach(lambda frame, batch: seen.append((batch, frame.count()))),
+        "discard": st.sink.discard(),
+    }
+    topology = st.topology("sinks", *(source.to(sink, name=name) for name, sink in kinds.items()))
+    result = run(topology, spark, tmp_path, target="5s")
+    batches = lines(result)
+    assert len(batches) >= 2
+    assert result.summary["sinks"] == dict.fromkeys(kinds, 1500)
+    assert result.summary["rows_out"] == 1500 * len(kinds)
+    for format in ("parquet", "csv", "json"):
+        assert sorted(int(row["n"]) for row in read(tmp_path / format)) == list(range(1500))
+    for table in ("plain", "fenced"):
+        assert sorted(row.n for row in spark.table(f"sinks.{table}").collect()) == list(range(1500))
+    held = dict(spark.table("sinks.fenced").groupBy("batch").count().collect())
+    expected = {line["batch"]: line["rows_in"] for line in batches}
+    assert held == expected
+    assert dict(seen) == expected and len(seen) == len(batches), "foreach: once per batch, with its number"
+    assert kept(result, "memory") == list(range(1500))
+    printed = capfd.readouterr().err
+    assert f"[console] batch 0: {expected[0]} records" in printed
+    assert printed.count("{'n': ") <= 2 * len(batches)
+    spark.sql("DROP DATABASE sinks CASCADE")
+
+
+def counts_by_key(frame: Any) -> Any:
+    return frame.groupBy("k").count().selectExpr("count n", "k")
+
+
+@pytest.mark.spark
+def test_a_batch_from_which_nothing_is_left_is_a_batch(spark: Any, tmp_path: Path) -> None:
+    """Empty on the way, before a shuffle, before sql, and in every sink; and a source that never brings anything."""
+    seen: list[int] = []
+    gone = numbers(30).filter(lambda one: False, name="none").map(same, grouping="round-robin")
+    topology = st.topology(
+        "empty",
+        gone.sql(counts_by_key, schema=Number).to(st.sink.files(tmp_path / "a")),
+        gone.to(st.sink.foreach(lambda frame, batch: seen.append(frame.count()))),
+        numbers(0, name="never").to(st.sink.memory("never-kept")),
+    )
+    result = run(topology, spark, tmp_path)
+    assert (result.summary["rows_in"], result.summary["rows_out"], result.summary["rows_failed"]) == (30, 0, 0)
+    assert read(tmp_path / "a") == []
+    assert set(seen) == {0}
+    with pytest.raises(OptionError, match="no memory sink 'never-kept' received anything"):
+        result.table("never-kept")
+
+
+# Failures
+
+
+@pytest.mark.spark
+def test_a_record_that_fails_is_a_dead_letter_and_is_counted(spark: Any, tmp_path: Path) -> None:
+    topology = st.topology(
+        "letters",
+        numbers(100).map(seventh, grouping="round-robin").to(st.sink.files(tmp_path / "good")),
+        dead_letters=st.sink.files(tmp_path / "dead", format="json"),
+    )
+    result = run(topology, spark, tmp_path, settings={"degree": 4})
+    assert sorted(row["n"] for row in read(tmp_path / "good")) == [n for n in range(100) if n % 7]
+    letters = read(tmp_path / "dead")
+    assert sorted(json.loads(letter["record"])["n"] for letter in letters) == list(range(0, 100, 7))
+    one = next(letter for letter in letters if json.loads(letter["record"])["n"] == 14)
+    assert (one["topology"], one["operator"], one["error"]) == ("letters", "seventh", "ValueError: no 14")
+    assert 'raise ValueError(f"no {one.n}")' in one["traceback"]
+    assert result.summary["rows_failed"] == 15
+    reports = [task for line in lines(result) for task in line["tasks"] if task["operator"] == "seventh"]
+    assert sum(task["failures"] for task in reports) == 15
+    assert (sum(task["rows_in"] for task in reports), sum(task["rows_out"] for task in reports)) == (100, 85)
+    assert all(task["busy_s"] >= 0 and task["finished"] >= task["started"] for task in reports)
+    assert len({task["task"] for task in reports}) == 4, "a report for each task"
+
+
+@pytest.mark.spark
+def test_stop_commits_nothing_and_a_mended_run_goes_on_with_other_widths_and_groupings(spark: Any, tmp_path: Path) -> None:
+    """And of a checkpoint everything may change but the graph, the schemas and the keys."""
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+
+    def job(function: Any, **options: Any) -> st.Topology:
+        return numbers(60).map(function, name="work", on_error="stop", **options).to(st.sink.files(out)).named("stops")
+
+    with pytest.raises(RecordError, match=r"operator 'work' failed with ValueError: no .*'stop'; nothing of the batch was"):
+        run(job(seventh), spark, tmp_path, checkpoint=checkpoint)
+    assert read(out) == []
+    mended = job(same, grouping="round-robin", parallelism=3)
+    options = {"policy": "scripted", "settings": {"script": "* 0:2"}, "max_slots": 3, "grouping": "round-robin"}
+    result = run(mended, spark, tmp_path, checkpoint=checkpoint, **options)
+    assert sorted(row["n"] for row in read(out)) == list(range(60))
+    assert result.summary["policy"] == "scripted"
+    again = run(job(same, parallelism=1), spark, tmp_path, checkpoint=checkpoint)
+    assert again.summary["rows_in"] == 0, "there is nothing left"
+
+    before = sorted((tmp_path / "runs").iterdir())
+    more = numbers(60).map(same, name="work").filter(odd, name="more").to(st.sink.files(out)).named("stops")
+    with pytest.raises(CheckpointError, match="operator 'more' is new"):
+        run(more, spark, tmp_path, checkpoint=checkpoint)
+    assert sorted((tmp_path / "runs").iterdir()) == before, "nothing was made for a run that was refused"
+    assert sorted(row["n"] for row in read(out)) == list(range(60))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda frame: frame.selectExpr("cast(n as string) n", "k"), "'n' is string, wanted int64"),
+        (lambda frame: frame.select("k"), "'n'"),
+        (lambda frame: 5, "is to return a DataFrame, got int"),
+    ],
+)
+def test_a_sql_function_that_breaks_its_word_ends_the_run_at_once(
+    function: Any, words: str, spark: Any, tmp_path: Path
+) -> None:
+    topology = numbers(10).sql(function, schema=Number, name="wrong").to(st.sink.discard()).named("wrong")
+    begin = time.monotonic()
+    with pytest.raises(RunError, match=words):
+        run(topology, spark, tmp_path)
+    assert time.monotonic() - begin < 20, "starting it again five times would change nothing"
+
+
+@pytest.mark.spark
+def test_a_line_that_cannot_be_read_is_a_dead_letter_of_its_source(spark: Any, tmp_path: Path) -> None:
+    """Spark reads a malformed line as nulls; where none are allowed the line is kept apart, and the others go on."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("n,k\n1,a\nx,b\n3,c\n")
+    source = st.source.files(tmp_path / "in", format="csv", schema=Number, options={"header": "true"}, name="lines")
+    topology = source.map(same).to(st.sink.memory("out")).named("malformed")
+    result = run(topology, spark, tmp_path, available_now=True)
+    assert kept(result, "out") == [1, 3]
+    assert result.summary["rows_failed"] == 1
+    (letter,) = read(result.folder / "checkpoint" / "springtide" / "dead")
+    assert letter["operator"] == "lines"
+    assert json.loads(letter["record"]) == {"n": None, "k": "b"}
+
+
+# Plans and reports
+
+
+@pytest.mark.spark
+def test_a_backlog_is_worked_off_in_batches_under_the_target_and_every_batch_is_reported(spark: Any, tmp_path: Path) -> None:
+    topology = numbers(6000).map(slow, grouping="round-robin").to(st.sink.discard(), name="sink").named("backlog")
+    script = {"script": "* 0:1 0.5:2", "repeat": 1}
+    result = run(topology, spark, tmp_path, target="2s", policy="scripted", settings=script, interval="100ms")
+    batches = lines(result)
+    assert len(batches) >= 3, "not in one"
+    assert sum(line["rows_in"] for line in batches) == 6000
+    for line in batches:
+        assert 0 < line["rows_in"] <= line["plan"]["read_limit"]
+        assert line["latency_ms"]["p50"] > 0
+        assert line["backlog"] == 6000 - sum(other["rows_in"] for other in batches if other["batch"] <= line["batch"])
+        assert sum(task["rows_in"] for task in line["tasks"] if task["operator"] == "sink") == line["rows_in"]
+        tasks = [task["task"] for task in line["tasks"] if task["operator"] == "slow"]
+        assert len(tasks) == len(set(tasks)) <= line["plan"]["widths"]["slow"]
+    decisions = [json.loads(line) for line in (result.folder / "decisions.jsonl").read_text().splitlines()]
+    assert any("the script says 2 since 0.5 s" in decision["reason"] for decision in decisions)
+    assert result.summary["reconfigurations"] >= 1
+    assert result.summary["replicas"]["max"] == 4
+
+
+# Refused before Spark starts
+
+
+class Remote:
+    """As much of a Spark Connect session as is looked at."""
+
+
+Remote.__module__ = "pyspark.sql.connect.session"
+
+
+class Elastic:
+    """As much of a session with dynamic allocation as is looked at."""
+
+    version = "4.2.0"
+
+    class conf:
+        @staticmethod
+        def get(name: str, default: str) -> str:
+            return "true" if name == "spark.dynamicAllocation.enabled" else default
+
+
+class Old(Elastic):
+    version = "3.5.1"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"spark": Remote()}, SetupError, "this is a Spark Connect session"),
+        ({"spark": Elastic()}, SetupError, "spark.dynamicAllocation.enabled is true"),
+        ({"spark": Old()}, SetupError, "Spark 3.5.1 is too old; Springtide needs 4.2 or later"),
+        ({"conf": {"spark.remote": "sc://host"}}, SetupError, "spark.remote asks for Spark Connect"),
+        ({"conf": {"spark.dynamicAllocation.enabled": "true"}}, SetupError, "spark.dynamicAllocation.enabled=true"),
+        ({"py_files": ["gone.zip"]}, SetupError, "there is no file 'gone.zip' to ship"),
+        ({"policy": "statik"}, OptionError, "did you mean 'static'?"),
+        ({"grouping": "hsh"}, OptionError, "did you mean 'hash'?"),
+        ({"grouping": "hash"}, OptionError, "'open'.*hash.*key_by"),
+        ({"settings": {"degre": 2}}, OptionError, "did you mean 'degree'?"),
+        ({"settings": {"degrees": "opn=2"}}, OptionError, "did you mean 'open'?"),
+        ({"settings": {"degree": 0}}, OptionError, "degree=0 is not allowed"),
+        ({"target": "10ms"}, OptionError, "target 10 ms is below the floor of a batch, 50 ms"),
+        ({"target": "soon"}, OptionError, "target 'soon' is not a duration"),
+        ({"trigger": "-1s"}, OptionError, "trigger '-1s' is not a duration"),
+        ({"interval": "0s"}, OptionError, "interval"),
+        ({"duration": "long"}, OptionError, "duration 'long' is not a duration"),
+        ({"max_slots": 0}, OptionError, "max_slots=0 is not allowed"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_made(
+    options: dict[str, Any], kind: type[SpringtideError], words: str, tmp_path: Path
+) -> None:
+    topology = numbers(1).map(same, name="open", grouping="auto").to(st.sink.files(tmp_path / "out")).named("t")
+    with pytest.raises(kind, match=words):
+        st.run(topology, runs=tmp_path / "runs", **options)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "runs").exists(), "not even a run's folder"
+
+
+def test_a_function_that_cannot_reach_the_workers_is_refused_with_its_operator(tmp_path: Path) -> None:
+    import threading
+
+    lock = threading.Lock()
+
+    def guarded(one: Number) -> Number:
+        with lock:
+            return one
+
+    topology = numbers(1).map(guarded).to(st.sink.discard()).named("t")
+    with pytest.raises(SpringtideError, match=r"operator 'guarded': its function cannot be sent .*lock.*; keep connections"):
+        st.run(topology, runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_no_topology_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(SpringtideError, match=r"\.named"):
+        st.run(numbers(1).to(st.sink.discard()), runs=tmp_path / "runs")  # type: ignore[arg-type]
+
+
+def test_a_target_below_the_floor_that_was_measured_is_refused_with_that_number(tmp_path: Path) -> None:
+    from springtide.spark.checkpoint import Checkpoint
+
+    topology = numbers(1).to(st.sink.discard()).named("t")
+    held = Checkpoint(tmp_path / "checkpoint")
+    held.acquire(topology)
+    held.remember("floor", {"floor_s": 0.321})
+    held.release()
+    with pytest.raises(
+        OptionError, match="target 300 ms is below the floor of a batch, 321 ms, as measured in this checkpoint"
+    ):
+        st.run(topology, target="300ms", checkpoint=tmp_path / "checkpoint", runs=tmp_path / "runs")
