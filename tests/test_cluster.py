@@ -100,7 +100,8 @@ def _run(master: str, tmp_path: Path, *extra: str) -> subprocess.CompletedProces
     }
     command = [
         sys.executable, "-m", "springtide.cli.main", "run", "squares_job:topology", "--master", master, "--json",
-        "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m", "--runs", str(tmp_path / "runs"), *extra,
+        "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m",
+        "--runs", str(tmp_path / "runs"), *extra,
     ]  # fmt: skip
     return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
 

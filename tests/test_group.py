@@ -82,9 +82,7 @@ def test_round_robin_totals_differ_by_at_most_the_number_of_origins(sizes: list[
 @settings(deadline=None)
 @given(width=st.integers(1, 20), rows=st.integers(0, 9), rounds=st.integers(1, 3))
 def test_round_robin_is_even_for_equal_shares(width: int, rows: int, rounds: int) -> None:
-    routes = [
-        RoundRobin().route(pa.record_batch({"a": range(rows)}), (), origin, width) for origin in range(width * rounds)
-    ]
+    routes = [RoundRobin().route(pa.record_batch({"a": range(rows)}), (), origin, width) for origin in range(width * rounds)]
     assert (np.bincount(np.concatenate(routes), minlength=width) == rows * rounds).all()
 
 
@@ -200,9 +198,7 @@ def test_an_extension_type_is_hashed_by_its_storage() -> None:
 
 def test_a_type_that_cannot_be_a_key_is_named() -> None:
     for kind in (pa.month_day_nano_interval(), pa.run_end_encoded(pa.int32(), pa.int64())):
-        array = (
-            pa.nulls(1, kind) if kind == pa.month_day_nano_interval() else pa.RunEndEncodedArray.from_arrays([1], [5])
-        )
+        array = pa.nulls(1, kind) if kind == pa.month_day_nano_interval() else pa.RunEndEncodedArray.from_arrays([1], [5])
         with pytest.raises(OptionError, match="cannot be a key"):
             hashed(array)
 

@@ -142,9 +142,7 @@ def test_no_records_have_no_creation_times() -> None:
         ((0.0, math.inf), (1.0, 1.0), math.inf, "order of time"),
     ],
 )
-def test_a_senseless_rate_is_refused(
-    starts: tuple[float, ...], rates: tuple[float, ...], end: float, fault: str
-) -> None:
+def test_a_senseless_rate_is_refused(starts: tuple[float, ...], rates: tuple[float, ...], end: float, fault: str) -> None:
     with pytest.raises(OptionError, match=fault):
         Rate(starts, rates, end)
 

@@ -52,9 +52,7 @@ def play(
     target=st.floats(1e-3, 1e3),
     rate=st.none() | st.floats(),
 )
-def test_the_limit_is_bounded_whatever_comes(
-    decisions: list[list[tuple[Any, Any]]], target: float, rate: float | None
-) -> None:
+def test_the_limit_is_bounded_whatever_comes(decisions: list[list[tuple[Any, Any]]], target: float, rate: float | None) -> None:
     rule = ReadLimit(target)
     state, largest = rule.initial(), 0
     for batches in decisions:
@@ -192,9 +190,7 @@ def test_settings_that_do_not_fit(wrong: dict[str, Any]) -> None:
     sizes=st.lists(st.integers(10, 3_000), min_size=5, max_size=40),
     seed=st.integers(0, 10**6),
 )
-def test_the_floor_is_between_nothing_and_the_fastest_batches(
-    fixed: float, each: float, sizes: list[int], seed: int
-) -> None:
+def test_the_floor_is_between_nothing_and_the_fastest_batches(fixed: float, each: float, sizes: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     batches = [(n, (fixed + each * n) * float(rng.uniform(1.0, 1.1))) for n in sizes]
     floor = floor_s(batches)

@@ -71,7 +71,7 @@ def test_the_rate_rises_and_falls_between_50_and_400_every_30_seconds() -> None:
 
 
 def test_the_topology() -> None:
-    made = tweets.topology(limit=100, path="out")
+    made = tweets.topology(limit=100, path="/out")
     assert [operator.name for operator in made] == ["source", "classify", "enrich", "store"]
     assert [operator.grouping for operator in made] == [None, None, AUTO, None]
     assert made["classify"].chained
@@ -79,7 +79,7 @@ def test_the_topology() -> None:
     assert isinstance(source, GenerateSource)
     assert source.limit == 100
     assert source.rate.count(60.0) == 60 * 225
-    assert made["store"].sink == FilesSink("out")
+    assert made["store"].sink == FilesSink("/out")
 
 
 def test_the_rate_can_be_chosen() -> None:

@@ -177,7 +177,7 @@ def test_the_summary_shows_totals_operators_and_sinks() -> None:
     assert "backlog at the end - reconfigurations 3" in lines
     assert "score posg 2.78 (4) 5 (8) 34,567 -" in lines
     assert "files[x] 34,560" in lines
-    assert lines[-1] == "record: runs/taxi-1"
+    assert lines[-1] == "Run folder: runs/taxi-1"
 
 
 def test_the_summary_of_a_run_without_batches() -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from springtide.control.loop import ControlLoop
 from springtide.control.planner import Bounds
-from springtide.errors import OptionError, SetupError, nearest
+from springtide.errors import OptionError, SetupError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
@@ -73,7 +73,14 @@ def run(
     ``target`` is the latency that batches are sized for; ``trigger`` the least time between batches; ``checkpoint`` is
     where a later run goes on (default: in the run's folder). Everything that can be wrong is checked before Spark starts.
     """
+    if not isinstance(topology, Topology):
+        raise TopologyError(
+            f"run({topology!r}): that is {type(topology).__name__}, not a topology; end it with .to(sink).named(...)"
+        )
     target_s = None if target is None else seconds(target, "target")
+    trigger_s, interval_s = seconds(trigger, "trigger"), seconds(interval, "interval")
+    if interval_s <= 0:
+        raise OptionError(f"interval={interval!r} is not allowed; it is above 0")
     scaler = registry.create("scale", policy, settings or {})
     scale.check(scaler, [operator.name for operator in topology.scalable])
     groupings = _groupings(topology, grouping)
@@ -84,17 +91,24 @@ def run(
     from springtide.spark import session as sessions
     from springtide.spark.checkpoint import Checkpoint
 
-    spark_driver.check_pickles(topology)
-    known = Checkpoint(Path(checkpoint)) if checkpoint is not None else None
-    _check_target(target_s, known.recall("floor") if known else None)
+    spark_driver.check(topology)
+    if spark is not None:
+        sessions.check(spark)
+    else:
+        sessions.check_settings(conf or {}, (*py_files, *archives))
+    held = Checkpoint(Path(checkpoint)) if checkpoint is not None else None
+    _check_target(target_s, held.recall("floor") if held else None)
+    if held is not None:
+        held.acquire(topology)
     folder = RunFolder.create(Path(runs), topology.name, time.time())
-    held = known or Checkpoint(folder.path / "checkpoint")
-    held.acquire(topology)
+    if held is None:
+        held = Checkpoint(folder.path / "checkpoint")
+        held.acquire(topology)
     stop = stop or threading.Event()
     journal = _Journal(folder)
     try:
         loop = ControlLoop(
-            topology, scaler, bounds=bounds, trigger_s=seconds(trigger, "trigger"), interval_s=seconds(interval, "interval"),
+            topology, scaler, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, seed=seed,
         )  # fmt: skip
@@ -163,6 +177,9 @@ def _groupings(topology: Topology, default: str) -> dict[str, Grouping]:
     """A grouping object for every operator that is not chained."""
     registry.create("group", default, {})
     chosen = {o.name: default if o.grouping == AUTO else o.grouping for o in topology if o.grouping is not None}
+    for name, grouping in chosen.items():
+        if grouping == "hash" and not topology[name].key:
+            raise OptionError(f"operator {name!r}: grouping 'hash' needs a key; write .key_by(column) before it")
     return {name: registry.create("group", grouping, {}) for name, grouping in chosen.items()}
 
 

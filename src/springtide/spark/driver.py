@@ -19,7 +19,7 @@ from springtide.control.ports import Control
 from springtide.errors import RunError, SpringtideError, TopologyError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
-from springtide.model.topology import Topology
+from springtide.model.topology import Kind, Topology
 from springtide.policy.group import Grouping
 from springtide.spark import generate, internals, sources
 from springtide.spark import program as programs
@@ -65,8 +65,11 @@ class SourceActuator:
             generate.Control(limit, plan.widths.get(name, 1)).write(file)
 
 
-def check_pickles(topology: Topology) -> None:
-    """Refuse functions that cannot reach the workers, before Spark starts."""
+def check(topology: Topology) -> None:
+    """Refuse what cannot run, and functions that cannot reach the workers, before Spark starts."""
+    for operator in topology:
+        if operator.kind is Kind.STATEFUL:
+            raise TopologyError(f"operator {operator.name!r} is stateful; this version of Springtide cannot run it yet")
     generate.ship_loaded_modules()
     for operator in topology:
         carried = operator.source.make if isinstance(operator.source, GenerateSource) else operator.function

@@ -84,9 +84,6 @@ def compile_topology(
 ) -> Program:
     """The program of a topology. ``groupings`` has one for every operator that is not chained."""
     numbers = {operator.name: number for number, operator in enumerate(topology)}
-    for operator in topology:
-        if operator.kind is Kind.STATEFUL:
-            raise TopologyError(f"operator {operator.name!r} is stateful; this version of Springtide cannot run it yet")
     nodes = tuple(_node(topology, o, numbers, groupings.get(o.name), staging.get(o.name)) for o in topology)
     arrival = _arrivals(topology, numbers)
     depth = max((level for level in arrival.values()), default=0)
