@@ -97,7 +97,7 @@ def test_a_file_runs_and_prints_exactly_one_document(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_run_that_fails_exits_with_1_and_says_why(tmp_path: Path) -> None:
     write_job(tmp_path, on_error="stop")
-    done = springtide(tmp_path, "run", "job.py")
+    done = springtide(tmp_path, "run", "job.py", "--max-slots", "2")
     assert done.returncode == 1
     assert done.stdout == ""
     assert "Error: operator 'work' failed with ValueError: unlucky on the record" in done.stderr
@@ -107,11 +107,11 @@ def test_a_run_that_fails_exits_with_1_and_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_sigterm_finishes_the_batch_and_exits_with_0(tmp_path: Path) -> None:
-    """What was committed is whole, the summary is printed, and the same checkpoint goes on."""
+    """What was committed is whole, and the summary is printed."""
     write_job(tmp_path, limit=10**9)
     (tmp_path / "job.py").write_text((tmp_path / "job.py").read_text().replace("rate=1000000000", "rate=200"))
     code = "import sys; from springtide.cli.main import main; sys.argv[0] = 'springtide'; main()"
-    command = [sys.executable, "-c", code, "run", "job.py", "--json", "--checkpoint", "checkpoint"]
+    command = [sys.executable, "-c", code, "run", "job.py", "--json", "--max-slots", "2"]
     child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         end = time.monotonic() + 60

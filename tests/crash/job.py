@@ -47,12 +47,13 @@ class Settings:
     seed: int = 0
     records: int = 960
     batch_records: int = 80
-    sleep_s: float = 0.002  # that `split` takes for a record
-    tag_sleep_s: float = 0.001  # that `tag` takes for one
+    weigh_s: float = 0.001  # what an operator takes for a record
+    split_s: float = 0.002
+    tag_s: float = 0.001
     fused: bool = False  # `parse` runs in the source's task, not behind a shuffle of the JVM's
     max_slots: int = 4
     master: str = "local[4,4]"
-    trace: bool = False  # `split` and `tag` note what they see
+    trace: bool = False  # the slow operators note what they see
     strikes: Sequence[tuple[str, str, int]] = ()  # whom to kill, at which step, from which batch on
 
     @property
@@ -69,7 +70,7 @@ class Settings:
 
     @property
     def traces(self) -> Path:
-        """Where every call of ``split`` and ``tag`` leaves a line, in a file for each process."""
+        """Where every call of a slow operator leaves a line, in a file for each process."""
         return Path(self.root) / "traces"
 
     def environment(self) -> dict[str, str]:
@@ -113,13 +114,9 @@ def parse(number: Number) -> Number:
     return number
 
 
-def weigh(number: Number) -> Weight:
-    return Weight(number.n, number.key, number.luck % 1000 + number.n)
-
-
 @dataclass(frozen=True)
 class Step:
-    """What `split` and `tag` have in common: they take a while, and can leave a line for every call, with the record's
+    """What the slow operators have in common: they take a while, and can leave a line for every call, with the record's
     number; a record that has two lines was processed twice."""
 
     sleep_s: float = 0.0
@@ -130,6 +127,15 @@ class Step:
             with open(f"{self.traces}/{type(self).__name__}-{os.getpid()}", "a", encoding="utf-8") as file:
                 file.write(f"{n}\n")
         time.sleep(self.sleep_s)
+
+
+@dataclass(frozen=True)
+class Weigh(Step):
+    """Slow enough for several tasks, so that each task of the next stage gets blocks from several."""
+
+    def __call__(self, number: Number) -> Weight:
+        self.take(number.n)
+        return Weight(number.n, number.key, number.luck % 1000 + number.n)
 
 
 @dataclass(frozen=True)
@@ -178,9 +184,10 @@ def topology() -> Topology:
 def build(settings: Settings) -> Topology:
     traces = str(settings.traces) if settings.trace else None
     numbers = st.source.generate(make, rate=1e6, seed=settings.seed, limit=settings.records)
-    weighed = numbers.map(parse, grouping=None if settings.fused else "round-robin").map(weigh)
-    split = weighed.key_by("key").flat_map(Split(settings.sleep_s, traces), schema=Part, name="split")
-    tagged = split.map(Tag(settings.tag_sleep_s, traces), schema=Part, name="tag", grouping="round-robin")
+    parsed = numbers.map(parse, grouping=None if settings.fused else "round-robin")
+    weighed = parsed.map(Weigh(settings.weigh_s, traces), schema=Weight, name="weigh")
+    split = weighed.key_by("key").flat_map(Split(settings.split_s, traces), schema=Part, name="split")
+    tagged = split.map(Tag(settings.tag_s, traces), schema=Part, name="tag", grouping="round-robin")
     return st.topology(
         "crash",
         split.to(st.sink.files(settings.output / "parts")),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from crash.job import Number, Part, Settings, Split, Tag, make, parse, weigh
+from crash.job import Number, Part, Settings, Split, Tag, Weigh, make, parse
 from springtide.model.generated import draws
 
 Records = Counter[tuple[Any, ...]]
@@ -43,7 +43,7 @@ def expected(seed: int, records: int) -> Written:
     for draw in draws(seed, 0, [0] * records):
         number = make(draw)
         try:
-            whole = weigh(parse(number))
+            whole = Weigh()(parse(number))
         except ValueError as error:
             written.letters[_letter("parse", number, error)] += 1
             continue

@@ -18,7 +18,7 @@ import psutil
 from crash import job, outputs
 from crash.job import Settings
 
-PATIENCE_S = 600.0
+PATIENCE_S = 300.0
 """How long anything may take before a test gives up; many times what it takes on an idle machine."""
 
 

@@ -35,7 +35,7 @@ BUSY_S, IDLE_S = 3 * RECORD_S, 10 * RECORD_S
 def lose_executors(folder: Path, cases: Sequence[tuple[str, str]]) -> tuple[Settings, list[Kill]]:
     """Run until an executor was killed in each case, and end after the batch."""
     settings = Settings(
-        str(folder), records=60_000, batch_records=60, sleep_s=RECORD_S, tag_sleep_s=RECORD_S / 2, max_slots=3,
+        str(folder), records=60_000, batch_records=60, split_s=RECORD_S, tag_s=RECORD_S / 2, max_slots=3,
         master="local-cluster[2,1,1024]", trace=True,
     )  # fmt: skip
     landed = []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import signal
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,14 +36,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 def endure(folder: Path, seed: int, victim: str, kills: int) -> tuple[Settings, list[Kill]]:
-    """Run a job to its end through so many kills.
-
-    A batch that had staged something keeps its plan: the driver that runs it again would have made another one.
-    """
+    """Run a job to its end through so many kills."""
     rng = random.Random(f"{victim} {seed}")
     settings = Settings(str(folder), fused=seed % 2 == 1)
     landed: list[Kill] = []
-    planned = {}
+    planned: dict[int, dict[str, Any]] = {}
     with started(settings) as running:
         for _ in range(kills):
             kill = strike(running, victim, rng)
@@ -52,9 +52,14 @@ def endure(folder: Path, seed: int, victim: str, kills: int) -> tuple[Settings, 
             if running.exit_code() is not None:
                 running.start()
         running.run_to_the_end(failures=len(landed))  # a JVM that is killed while it starts fails its driver
+    assert_replayed_as_planned(settings, planned)
+    return settings, landed
+
+
+def assert_replayed_as_planned(settings: Settings, planned: Mapping[int, Mapping[str, Any]]) -> None:
+    """A batch that was begun keeps its plan, though the driver that runs it again would have made another one."""
     done = outputs.manifests(settings)
     assert {batch: done[batch]["plan"] for batch in planned} == planned
-    return settings, landed
 
 
 def check(settings: Settings, undisturbed: Written) -> None:
@@ -88,9 +93,15 @@ def test_a_kill_at_every_step(victim: str, undisturbed: Written, tmp_path: Path)
     """The windows between two steps last milliseconds; here each is hit for certain, one after the other."""
     strikes = [(victim, step, batch + 1) for batch, step in enumerate(STEPS)]
     settings = Settings(str(tmp_path), strikes=strikes)
+    planned: dict[int, dict[str, Any]] = {}
     with started(settings) as running:
-        running.run_to_the_end()
+        while running.wait() != 0:
+            assert running.exit_code() == -signal.SIGKILL, running.tail()
+            newest = outputs.begun(settings)
+            planned[newest] = outputs.plan(settings, newest)
+            running.start()
     assert len(list(tmp_path.glob("struck-*"))) == len(STEPS)
+    assert_replayed_as_planned(settings, planned)
     check(settings, undisturbed)
 
 

@@ -49,7 +49,9 @@ def _operator(
     operator: Operator, plan: Plan, reports: Sequence[BatchReport], interval_s: float, backlog: int | None
 ) -> OperatorSnapshot:
     tasks = [task for report in reports for task in report.tasks if task.operator == operator.name]
-    rows_in = sum(task.rows_in for task in tasks)
+    counted = [task.rows_in for task in tasks if task.rows_in is not None]
+    rows_in = sum(counted)
+    known = bool(counted) or not tasks
     busy = [task.busy_s for task in tasks if task.busy_s is not None]
     degree = plan.degrees.get(operator.name, 1)
     selectivity = rows_in / max(1, sum(report.rows_in for report in reports))
@@ -61,9 +63,9 @@ def _operator(
         rows_out=sum(task.rows_out for task in tasks),
         failures=sum(task.failures for task in tasks),
         busy_s=sum(busy),
-        rate=_rate(rows_in, reports, interval_s),
+        rate=_rate(rows_in, reports, interval_s) if known else None,
         utilisation=sum(busy) / (degree * interval_s) if busy and interval_s > 0 else None,
-        backlog=None if backlog is None or not reports else round(backlog * selectivity),
+        backlog=None if backlog is None or not reports or not known else round(backlog * selectivity),
         latency_ms=_stage_time_ms(tasks, reports, operator.name),
     )
 

@@ -15,7 +15,7 @@ class TaskReport:
 
     operator: str
     task: int
-    rows_in: int
+    rows_in: int | None  # None where it runs in the JVM
     rows_out: int
     failures: int
     busy_s: float | None  # None where it runs in the JVM

@@ -99,7 +99,8 @@ def _rows(name: str, batches: Sequence[BatchReport]) -> tuple[int | None, int | 
     """What an operator's tasks counted. A sink that ran as no task of ours is counted by its receipts."""
     tasks = [task for report in batches for task in report.tasks if task.operator == name]
     if tasks:
-        return sum(task.rows_in for task in tasks), sum(task.rows_out for task in tasks)
+        counted = [task.rows_in for task in tasks if task.rows_in is not None]
+        return sum(counted) if counted else None, sum(task.rows_out for task in tasks)
     receipts = [report.sinks[name] for report in batches if name in report.sinks]
     if receipts:
         return sum(receipts), sum(receipts)

@@ -146,7 +146,8 @@ def _task_reports(tasks: list[dict[str, Any]], topology: Topology) -> list[TaskR
     for task in tasks:
         for operator, tally in task["tallies"].items():
             in_jvm = topology[operator].kind is Kind.SQL
-            reports.append(TaskReport(operator, task["task"], **{**tally, "busy_s": None if in_jvm else tally["busy_s"]}))
+            unknown = {"busy_s": None, "rows_in": None} if in_jvm else {}
+            reports.append(TaskReport(operator, task["task"], **{**tally, **unknown}))
     return reports
 
 

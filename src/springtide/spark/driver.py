@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from springtide.control.ports import Control
-from springtide.errors import RunError, SpringtideError, TopologyError
+from springtide.errors import RecordError, RunError, SpringtideError, TopologyError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.topology import Kind, Topology
@@ -197,6 +197,9 @@ class Driver:
             pass  # the JVM died while its batch was in a commit; a new epoch would sweep away what that commit lists
         if self._runner is not None and self._runner.fatal is not None:
             raise self._runner.fatal
+        broken = re.search(r"springtide\.errors\.RecordError: (.+)", str(error))
+        if broken:  # a generator fails on the same record every time
+            raise RecordError(f"{broken[1]}; nothing of the batch was committed") from error
         missing = re.search(r"No module named '([\w.]+)'", str(error))
         if missing:
             raise RunError(

@@ -21,6 +21,7 @@ from springtide.spark import blocks
 from springtide.spark.blocks import BlockKind
 from springtide.spark.internals import Stages
 from springtide.spark.program import Node, Program
+from springtide.spark.sources import columns
 from springtide.spark.worker import (
     SEQUENCE,
     Entry,
@@ -190,7 +191,7 @@ class Pipeline:
     def _run_sql(self, frame: DataFrame, node: Node, level: int, letting_go: list[Callable[[], Any]]) -> list[Any]:
         """Apply a user's DataFrame function, and let its rows enter the operators behind it."""
         assert node.function is not None and node.input_schema is not None
-        result = node.function(frame.select(*node.input_schema.names))
+        result = node.function(frame.select(*columns(node.input_schema)))
         _check_result(node, result)
         in_python = bool(node.forward or self._python_shuffled(node))
         if len(self._sql_consumers(node)) + in_python > 1:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -54,4 +55,9 @@ def _users(session: SparkSession, operator: Operator, spec: DataFrameSource) -> 
     faults = [fault for fault in misfits(offered, operator.schema) if "may be null" not in fault]
     if faults:
         raise TopologyError(f"source {operator.name!r}: its DataFrame does not fit schema=: {'; '.join(faults)}")
-    return frame.select(*operator.schema.names)  # type: ignore[union-attr]
+    return frame.select(*columns(operator.schema))
+
+
+def columns(schema: pa.Schema) -> list[Column]:
+    """The columns of a schema, also where a name has dots or spaces in it."""
+    return [F.col("`" + name.replace("`", "``") + "`") for name in schema.names]
