@@ -203,7 +203,8 @@ class Pipeline:
         return entries
 
     def _reports(self, stage: Any) -> list[bytes]:
-        return [block for block in self._stages.collect(stage) if blocks.parse(block).kind is BlockKind.REPORT]
+        collected = self._stages.collect(stage, expected=sum(self._sizes))
+        return [block for block in collected if blocks.parse(block).kind is BlockKind.REPORT]
 
 
 class _Pick:
