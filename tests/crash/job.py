@@ -35,8 +35,8 @@ from springtide.model.topology import Topology
 
 VARIABLE = "SPRINGTIDE_CRASH_JOB"
 """The environment variable with the settings."""
-STALL_S = 15.0
-"""Long enough for a new JVM to have taken the place of the killed one."""
+STALL_S = float(os.environ.get("SPRINGTIDE_CRASH_STALL_S", "15"))
+"""Longer than it takes to put a new JVM in the place of a killed one, unless the machine is very busy."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
             if "java" in child.name():
                 child.kill()
         if victim == "jvm, stalled":
-            time.sleep(STALL_S)
+            stall(settings)
 
     def wrapped(*args: Any, **named: Any) -> Any:
         if not after:
@@ -249,6 +249,16 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
         return result
 
     setattr(place, name, wrapped)
+
+
+def stall(settings: Settings) -> None:
+    """Stop here until the next epoch has begun, which must not be; then the time is over."""
+    file = settings.checkpoint / "springtide" / "epoch.json"
+    before, end = file.read_bytes(), time.monotonic() + STALL_S
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        if file.read_bytes() != before:
+            end = min(end, time.monotonic() + 2.0)
 
 
 if __name__ == "__main__":
