@@ -21,9 +21,6 @@ from crash.job import Settings
 PATIENCE_S = 300.0
 """How long anything may take before a test gives up; many times what it takes on an idle machine."""
 
-STARTING_S = 6.0
-"""About what a job takes to its first batch."""
-
 
 @dataclass(frozen=True)
 class Member:
@@ -47,7 +44,6 @@ class Job:
         self.settings = settings
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._root: psutil.Process | None = None  # knows when another process has got the same number
         self._seen: set[psutil.Process] = set()
         Path(settings.root).mkdir(parents=True, exist_ok=True)
 
@@ -69,7 +65,6 @@ class Job:
                 [sys.executable, job.__file__], env={**os.environ, **settings.environment()}, cwd=settings.root,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        self._root = psutil.Process(self._process.pid)
 
     def signal(self, number: int, to_group: bool = False) -> None:
         """A signal to the driver alone, or, as a terminal's Ctrl-C, to its whole process group."""
@@ -108,9 +103,6 @@ class Job:
             assert failures >= 0, f"the job ended with {code}\n{self.tail()}"
             self.start()
 
-    def driver(self) -> list[psutil.Process]:
-        return [one.process for one in self._family() if one.process == self._root]
-
     def jvm(self) -> list[psutil.Process]:
         return [one.process for one in self._family() if one.parent == self.pid and one.runs("java")]
 
@@ -131,9 +123,9 @@ class Job:
     def _family(self) -> list[Member]:
         """The driver and all that descends from it and still runs."""
         family = []
-        assert self._root is not None
         with contextlib.suppress(psutil.NoSuchProcess):
-            for process in (self._root, *self._root.children(recursive=True)):
+            root = psutil.Process(self.pid)
+            for process in (root, *root.children(recursive=True)):
                 self._seen.add(process)
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if process.status() != psutil.STATUS_ZOMBIE:
@@ -174,9 +166,12 @@ def started(settings: Settings) -> Iterator[Job]:
 
 def victims(running: Job, kind: str, rng: random.Random) -> list[psutil.Process]:
     """Whom a kill hits, chosen at the instant of the kill; nobody when there is no such process just now."""
-    if kind == "both":
-        return [*running.driver(), *running.jvm()]
-    found = {"driver": running.driver, "jvm": running.jvm, "worker": running.workers, "helper": running.helpers}[kind]()
+    if kind in ("driver", "both"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            jvm = running.jvm() if kind == "both" else []
+            return [psutil.Process(running.pid), *jvm]
+        return []
+    found = {"jvm": running.jvm, "worker": running.workers, "helper": running.helpers}[kind]()
     return rng.sample(found, min(1, len(found)))
 
 
@@ -207,18 +202,18 @@ def phase(settings: Settings, newest: int) -> str:
     return "between" if (settings.checkpoint / "spark" / "commits" / str(newest)).exists() else "published"
 
 
-def strike(running: Job, kind: str, rng: random.Random, spread: int) -> Kill | None:
+def strike(running: Job, kind: str, rng: random.Random) -> Kill | None:
     """Kill at a random instant; None if the job ended before.
 
-    It waits for up to ``spread`` batches more, and then for up to twice the length of a batch. Where it waits for none,
-    the instant is drawn from the seconds after the start, in which Spark starts or the driver recovers.
+    The instant is drawn from the length of two batches, counted from the end of a batch; in one of seven cases from
+    the seconds after the start, when there may be no batch yet.
     """
     settings = running.settings
     already = len(outputs.manifests(settings))
-    wanted = already + rng.randint(0, spread)
+    wanted = already + rng.randrange(7)
     if not running.wait_until(lambda: len(outputs.manifests(settings)) >= wanted, f"batch {wanted}"):
         return None
-    time.sleep(rng.uniform(0.0, 2 * batch_seconds(settings) if wanted > already else STARTING_S))
+    time.sleep(rng.uniform(0.0, 2 * batch_seconds(settings) if wanted else 6.0))
     found: list[psutil.Process] = []
 
     def chosen() -> bool:
