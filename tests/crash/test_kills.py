@@ -43,7 +43,7 @@ def endure(folder: Path, seed: int, victim: str, kills: int) -> tuple[Settings, 
     planned: dict[int, dict[str, Any]] = {}
     with started(settings) as running:
         for _ in range(kills):
-            kill = strike(running, victim, rng)
+            kill = strike(running, victim, rng, spread=6 // kills)
             if kill is None:
                 break
             landed.append(kill)
@@ -105,7 +105,8 @@ def test_a_kill_at_every_step(victim: str, undisturbed: Written, tmp_path: Path)
     check(settings, undisturbed)
 
 
-@pytest.mark.parametrize("step", ["fenced", pytest.param("committed", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("step", ["fenced", "committed"])
 def test_a_driver_that_stalls_in_a_commit_while_its_jvm_dies(step: str, undisturbed: Written, tmp_path: Path) -> None:
     """The thread of the old batch is still in its commit when the supervisor starts the query again."""
     settings = Settings(str(tmp_path), strikes=[("jvm, stalled", step, 2)])
