@@ -43,7 +43,7 @@ def endure(folder: Path, seed: int, victim: str, kills: int) -> tuple[Settings, 
     planned: dict[int, dict[str, Any]] = {}
     with started(settings) as running:
         for _ in range(kills):
-            kill = strike(running, victim, rng, spread=6 // kills)
+            kill = strike(running, victim, rng)
             if kill is None:
                 break
             landed.append(kill)
