@@ -155,7 +155,7 @@ def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Ra
                 pair for task in range(sizes[level]) for pair in ran.note(level, "stage", task, stage(task, arrived[task]))
             ]
     assert {blocks.parse(block).kind for _, block in moving} <= {BlockKind.REPORT}, "a record that arrives nowhere"
-    ran.reports = [json.loads(block[blocks.HEADER_BYTES :]) for _, block in moving]
+    ran.reports = [json.loads(bytes(blocks.payload(block))) for _, block in moving]
     return ran
 
 

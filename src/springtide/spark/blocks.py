@@ -9,11 +9,13 @@ rows inside them, whatever order the blocks arrive in.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-_HEADER = struct.Struct("<BBHHIBHII")
+_HEADER = struct.Struct("<BBHHIBHIII")
 HEADER_BYTES = _HEADER.size
+KEY_BYTES = 8
 MAX_ROWS = 65_536
 """The most rows of a block, so that none comes near the 2 GB that one Java array can hold."""
 
@@ -38,12 +40,35 @@ class Header:
     origin: int  # the task that wrote it
     chunk: int
 
-    def pack(self) -> bytes:
-        return _HEADER.pack(
-            self.kind, self.level, self.consumer, self.producer, self.target, self.stage, self.gate, self.origin, self.chunk
-        )
+    def block(self, payload: bytes) -> bytes:
+        """The header, with the payload's size, and the payload."""
+        packed = _HEADER.pack(
+            self.kind, self.level, self.consumer, self.producer, self.target, self.stage, self.gate, self.origin, self.chunk,
+            len(payload),
+        )  # fmt: skip
+        return packed + payload
 
 
 def parse(block: bytes) -> Header:
-    kind, *rest = _HEADER.unpack_from(block)
+    kind, *rest, _ = _HEADER.unpack_from(block)
     return Header(BlockKind(kind), *rest)
+
+
+def payload(block: bytes) -> memoryview:
+    return memoryview(block)[HEADER_BYTES:]
+
+
+def pair(target: int, block: bytes) -> Iterator[bytes]:
+    """A block on its way to a task, as Spark's ``PairwiseRDD`` reads it: the key, then the value."""
+    yield target.to_bytes(KEY_BYTES, "big")
+    yield block
+
+
+def split(pairs: bytes) -> Iterator[bytes]:
+    """The blocks of many pairs that follow one another."""
+    start = 0
+    while start < len(pairs):
+        start += KEY_BYTES
+        end = start + HEADER_BYTES + _HEADER.unpack_from(pairs, start)[-1]
+        yield pairs[start:end]
+        start = end

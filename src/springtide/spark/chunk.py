@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -85,7 +86,7 @@ def to_batch(records: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
     """Dataclass instances or mappings as an Arrow batch of exactly this schema."""
     columns = []
     for field in schema:
-        values = [_plain(_field(record, field.name)) for record in records]
+        values = _column(records, field)
         if pa.types.is_integer(field.type) and any(isinstance(value, float) for value in values):
             raise TypeError(f"field {field.name!r} is {field.type}, got a float")  # Arrow would cut the fraction off
         column = pa.array(values, type=field.type)
@@ -121,8 +122,13 @@ def _read(make: Callable[..., Any], readers: Sequence[Callable[[Any], Any] | Non
         return Refused(row, error)
 
 
-def _field(record: Any, name: str) -> Any:
-    return record[name] if isinstance(record, Mapping) else getattr(record, name)
+def _column(records: Sequence[Any], field: pa.Field) -> list[Any]:
+    """One field of all records, which mostly are of one class."""
+    kinds = set(map(type, records))
+    reads = {kind: (operator.itemgetter if issubclass(kind, Mapping) else operator.attrgetter)(field.name) for kind in kinds}
+    read = reads[kinds.pop()] if len(kinds) == 1 else lambda record: reads[type(record)](record)
+    values = list(map(read, records))
+    return list(map(_plain, values)) if pa.types.is_nested(field.type) else values
 
 
 def _plain(value: Any) -> Any:

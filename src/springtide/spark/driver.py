@@ -155,11 +155,9 @@ class Driver:
         )
         self._runner.batches = done
         frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control)
-        writer = frame.writeStream.queryName(self._topology.name).option("checkpointLocation", self._checkpoint.spark_location)
-        internals.for_each_batch(writer, session, self._runner)
-        if ending.available_now:
-            writer = writer.trigger(availableNow=True)
-        return writer.start()
+        return internals.start_query(
+            frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
+        )
 
     def _watch(self, query: StreamingQuery, ending: Ending, end: float | None) -> None:
         """Wait until the query ends, or end it between two batches."""

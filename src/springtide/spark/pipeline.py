@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from springtide.model.topology import Kind
 from springtide.policy.group.round_robin import RoundRobin
 from springtide.spark import blocks
 from springtide.spark.blocks import BlockKind
-from springtide.spark.internals import Stages
+from springtide.spark.internals import Stages, detached
 from springtide.spark.program import Node, Program
 from springtide.spark.sources import columns
 from springtide.spark.worker import (
@@ -73,7 +73,8 @@ class Pipeline:
                     break
                 level += 1
                 stage = self._stages.apply(self._stages.shuffle(stage, self._sizes[level]), self._stage_function(level))
-            outcome.tasks = [json.loads(block[blocks.HEADER_BYTES :]) for block in self._reports(stage)]
+            reports = blocks.split(self._stages.collect(stage))
+            outcome.tasks = [json.loads(bytes(blocks.payload(report))) for report in reports]
         finally:
             for let_go in letting_go:
                 let_go()
@@ -117,7 +118,7 @@ class Pipeline:
             return self._shuffled_rows(frame, source, consumer), 1
         read_by_sql = [s for s in self._sources if self._sql_consumers(s)]
         if read_by_sql:
-            frame = frame.persist()
+            frame = detached(frame).persist()
             letting_go.append(frame.unpersist)
         entries = []
         in_python = [s for s in self._sources if s.forward or self._python_shuffled(s)]
@@ -152,7 +153,7 @@ class Pipeline:
         """Round-robin over a partition's positions: the high bits of the sequence are the partition, the low ones the
         position in it, so the target is a pure function of both, and the task can restore the order."""
         _, width = self._ranges[consumer.number]
-        dealt = frame.withColumn(SEQUENCE, F.monotonically_increasing_id())
+        dealt = detached(frame).withColumn(SEQUENCE, F.monotonically_increasing_id())
         target = (F.shiftright(SEQUENCE, 33) + F.col(SEQUENCE).bitwiseAND((1 << 33) - 1)) % width
         placed = dealt.repartitionById(width, target.cast("int"))
         return self._entry(placed, 1, Port(source.number, None, consumer.number))
@@ -172,7 +173,7 @@ class Pipeline:
         if not fed:
             return stage
         letting_go.append(self._stages.persist(stage))
-        entries = [stage]
+        entries = [self._stages.apply(stage, _onward)]
         for node in fed:
             rows = self._stages.elements(stage).mapPartitions(_Pick(node.number, node.input_schema))
             frame = self._session.createDataFrame(rows, from_arrow_schema(node.input_schema), verifySchema=False)
@@ -202,9 +203,13 @@ class Pipeline:
             entries.append(self._entry(result, level, Port(node.number)))
         return entries
 
-    def _reports(self, stage: Any) -> list[bytes]:
-        collected = self._stages.collect(stage, expected=sum(self._sizes))
-        return [block for block in collected if blocks.parse(block).kind is BlockKind.REPORT]
+
+def _onward(split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
+    """A stage's blocks without the rows for sql operators, which have been read."""
+    keys = iter(elements)
+    for key, block in zip(keys, keys, strict=True):
+        if blocks.parse(block).kind is not BlockKind.ROWS:
+            yield from (key, block)
 
 
 class _Pick:
