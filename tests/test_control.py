@@ -313,6 +313,20 @@ def test_a_policy_that_fails_from_the_start_leaves_one_replica_each(caplog: pyte
     assert len(caplog.records) == 1
 
 
+class Stillborn(Moody):
+    """A policy that cannot even begin."""
+
+    def initial(self) -> Mapping[str, Any]:
+        raise RuntimeError("no state")
+
+
+def test_a_policy_that_cannot_begin_is_a_failing_policy(caplog: pytest.LogCaptureFixture) -> None:
+    loop, clock, _ = loop_of(Stillborn(ask(2)))
+    cycle(loop, clock)
+    assert set(loop.current().degrees.values()) == {1}
+    assert [record.message for record in caplog.records] == ["policy moody failed; the last plan stays in force"]
+
+
 def test_a_backlog_is_worked_off_in_batches_that_meet_the_target_also_while_the_policy_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -648,6 +648,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
         OptionError,
         ("limit=-1", "0 or more"),
     ),
+    "half a record": (
+        lambda: st.source.generate(trip, rate=1, limit=1.5),  # type: ignore[arg-type]
+        OptionError,
+        ("limit=1.5", "a whole number"),
+    ),
     "a negative rate": (
         lambda: st.source.generate(trip, rate=-1),
         OptionError,

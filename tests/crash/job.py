@@ -45,7 +45,7 @@ class Settings:
 
     root: str
     seed: int = 0
-    records: int = 960
+    records: int = 1_280
     batch_records: int = 80
     weigh_s: float = 0.001  # what an operator takes for a record
     split_s: float = 0.002

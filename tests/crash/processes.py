@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 import random
 import signal
@@ -20,6 +22,9 @@ from crash.job import Settings
 
 PATIENCE_S = 300.0
 """How long anything may take before a test gives up; many times what it takes on an idle machine."""
+
+STARTING_S = 6.0
+"""About what a job takes to its first batch."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Job:
         self.settings = settings
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._root: psutil.Process | None = None  # knows when another process has got the same number
         self._seen: set[psutil.Process] = set()
         Path(settings.root).mkdir(parents=True, exist_ok=True)
 
@@ -65,6 +71,7 @@ class Job:
                 [sys.executable, job.__file__], env={**os.environ, **settings.environment()}, cwd=settings.root,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        self._root = psutil.Process(self._process.pid)
 
     def signal(self, number: int, to_group: bool = False) -> None:
         """A signal to the driver alone, or, as a terminal's Ctrl-C, to its whole process group."""
@@ -103,6 +110,9 @@ class Job:
             assert failures >= 0, f"the job ended with {code}\n{self.tail()}"
             self.start()
 
+    def driver(self) -> list[psutil.Process]:
+        return [one.process for one in self._family() if one.process == self._root]
+
     def jvm(self) -> list[psutil.Process]:
         return [one.process for one in self._family() if one.parent == self.pid and one.runs("java")]
 
@@ -123,9 +133,9 @@ class Job:
     def _family(self) -> list[Member]:
         """The driver and all that descends from it and still runs."""
         family = []
+        assert self._root is not None
         with contextlib.suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self.pid)
-            for process in (root, *root.children(recursive=True)):
+            for process in (self._root, *self._root.children(recursive=True)):
                 self._seen.add(process)
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if process.status() != psutil.STATUS_ZOMBIE:
@@ -166,12 +176,9 @@ def started(settings: Settings) -> Iterator[Job]:
 
 def victims(running: Job, kind: str, rng: random.Random) -> list[psutil.Process]:
     """Whom a kill hits, chosen at the instant of the kill; nobody when there is no such process just now."""
-    if kind in ("driver", "both"):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            jvm = running.jvm() if kind == "both" else []
-            return [psutil.Process(running.pid), *jvm]
-        return []
-    found = {"jvm": running.jvm, "worker": running.workers, "helper": running.helpers}[kind]()
+    if kind == "both":
+        return [*running.driver(), *running.jvm()]
+    found = {"driver": running.driver, "jvm": running.jvm, "worker": running.workers, "helper": running.helpers}[kind]()
     return rng.sample(found, min(1, len(found)))
 
 
@@ -205,22 +212,21 @@ def phase(settings: Settings, newest: int) -> str:
 def strike(running: Job, kind: str, rng: random.Random) -> Kill | None:
     """Kill at a random instant; None if the job ended before.
 
-    The instant is drawn from the length of two batches, counted from the end of a batch; in one of seven cases from
-    the seconds after the start, when there may be no batch yet.
+    The instant is drawn from the two batches after the next; in half of the cases from the seconds before that, in which
+    Spark starts or the driver recovers.
     """
     settings = running.settings
     already = len(outputs.manifests(settings))
-    wanted = already + rng.randrange(7)
-    if not running.wait_until(lambda: len(outputs.manifests(settings)) >= wanted, f"batch {wanted}"):
+    early = time.monotonic() + rng.uniform(0.0, STARTING_S) if rng.random() < 0.5 else math.inf
+
+    def went_on() -> bool:
+        return len(outputs.manifests(settings)) > already
+
+    if not running.wait_until(lambda: went_on() or time.monotonic() > early, "a batch"):
         return None
-    time.sleep(rng.uniform(0.0, 2 * batch_seconds(settings) if wanted else 6.0))
-    found: list[psutil.Process] = []
-
-    def chosen() -> bool:
-        found[:] = victims(running, kind, rng)
-        return bool(found)
-
-    if not running.wait_until(chosen, f"a {kind} to kill") or not kill(*found):
+    if went_on():
+        time.sleep(rng.uniform(0.0, 2 * batch_seconds(settings)))
+    if not running.wait_until(lambda: kill(*victims(running, kind, rng)) > 0, f"a {kind} to kill"):
         return None
     if kind in ("driver", "both"):
         running.wait()
@@ -229,7 +235,7 @@ def strike(running: Job, kind: str, rng: random.Random) -> Kill | None:
 
 
 def batch_seconds(settings: Settings) -> float:
-    """How long a batch takes just now: the time between the last two commits."""
+    """How long a batch takes: the least time between two commits, as others have a start of Spark between them."""
     files = (settings.checkpoint / "springtide" / "manifests").glob("[0-9]*.json")
     times = sorted(file.stat().st_mtime for file in files)
-    return times[-1] - times[-2] if len(times) > 1 else 1.0
+    return min((after - before for before, after in itertools.pairwise(times)), default=1.0)

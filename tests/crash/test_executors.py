@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from crash import outputs
-from crash.conftest import Ledger
 from crash.job import Settings
+from crash.ledger import Ledger
 from crash.processes import Job, Kill, kill, started
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.cluster]
@@ -99,7 +99,7 @@ def assert_computed_again(settings: Settings, stage: str, batch: int) -> None:
 def check(settings: Settings, ledger: Ledger, landed: Sequence[Kill]) -> None:
     records = max(outputs.manifests(settings).items())[1]["sources"]["source"]
     expected, found = outputs.expected(settings.seed, records), outputs.written(settings)
-    ledger.add("executor", landed, found, expected)
+    ledger.add(landed, found, expected)
     assert (found.lost(expected), found.doubled(expected)) == (0, 0)
     assert found == expected
     assert outputs.visible(settings) == outputs.committed(settings)

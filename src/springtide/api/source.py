@@ -27,8 +27,8 @@ def generate(
     ``make`` gets a ``springtide.Draw`` with the record's ``index``, its ``created`` time and a ``random`` of its own, so
     that record i is the same in every run and after every restart. ``limit`` ends the stream after so many records.
     """
-    if limit is not None and limit < 0:
-        raise OptionError(f"limit={limit}: the number of records is 0 or more")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise OptionError(f"limit={limit!r}: the number of records is a whole number, 0 or more")
     spec = GenerateSource(make, as_rate(rate), seed, limit)
     return _stream(spec, name, *_returned(make, schema))
 

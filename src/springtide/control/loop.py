@@ -39,7 +39,7 @@ class ControlLoop:
         self._clock, self._actuators, self._journal = clock, actuators, journal
         self._monitor = Monitor(topology)
         self._rng = np.random.default_rng(seed)
-        self._policy_state: Mapping[str, Any] = policy.initial()
+        self._policy_state: Mapping[str, Any] | None = None
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
         self._failing = False
         self._started = self._last = clock()
@@ -87,7 +87,8 @@ class ControlLoop:
 
     def _analyze(self, snapshot: Snapshot) -> tuple[Request, ...]:
         try:
-            state, requests = self._policy.decide(self._policy_state, snapshot, self._rng)
+            before = self._policy.initial() if self._policy_state is None else self._policy_state
+            state, requests = self._policy.decide(before, snapshot, self._rng)
             requests = tuple(_sound(request, self._topology) for request in requests)
             self._policy_state = state
         except Exception:  # a policy is anybody's code; whatever it raises must not reach the data flow

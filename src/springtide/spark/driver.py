@@ -110,6 +110,8 @@ class Driver:
         while not self._stop.is_set():
             before = self._batches
             try:
+                if self._session is None:
+                    self.open()
                 self._watch(self._start(ending), ending, end)
                 break
             except SpringtideError:
@@ -128,7 +130,6 @@ class Driver:
         """Start Spark, and the schedule of generated sources with it, unless an earlier run has started that."""
         self._session = self._new_session()
         self._jvm_lock = internals.hold_jvm_lock(self._session, self._checkpoint.jvm_lock)
-        _warm_up(self._session)
         self._started = self._schedule_start()
 
     def close(self, stop_session: bool) -> None:
@@ -190,7 +191,7 @@ class Driver:
         raise RuntimeError(str(query.exception()))
 
     def _recover(self, error: Exception, failures: int) -> None:
-        """Back off, and get a new session if the JVM died."""
+        """Back off, and let go of the session if its JVM died."""
         while self._runner is not None and not self._runner.is_idle(1.0):
             pass  # the JVM died while its batch was in a commit; a new epoch would sweep away what that commit lists
         if self._runner is not None and self._runner.fatal is not None:
@@ -206,14 +207,13 @@ class Driver:
         if failures > GIVE_UP_AFTER:
             raise RunError(f"the query failed {failures} times in a row, the last time with {cause_of(error)}") from error
         self.restarts += 1
-        assert self._session is not None
-        alive = internals.jvm_is_alive(self._session)
+        alive = self._session is not None and internals.jvm_is_alive(self._session)
         wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
         log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause_of(error), wait)
         self._stop.wait(wait)
         if not alive:
             internals.forget_dead_jvm()
-            self.open()
+            self._session = None
 
     def _schedule_start(self) -> float:
         """When the schedule of generated sources began: the first start of this checkpoint, for ever."""
@@ -255,9 +255,3 @@ def cause_of(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
     return (named or [line for line in lines if line] or [type(error).__name__])[-1 if named else 0][:500]
-
-
-def _warm_up(session: SparkSession) -> None:
-    """Have every slot start its Python worker, so that the first batch does not wait for them."""
-    slots = session.sparkContext.defaultParallelism
-    session.sparkContext.parallelize(range(slots), slots).mapPartitions(list).count()
