@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import textwrap
 import time
 import zipfile
@@ -119,3 +120,20 @@ def test_without_it_the_run_fails_and_says_which_module_is_missing(master: str, 
     assert done.returncode == 1
     assert "squares_job" in done.stderr and "No module named" in done.stderr
     assert "--py-files" in done.stderr
+
+
+def test_an_archive_brings_the_python_of_the_executors(master: str, tmp_path: Path) -> None:
+    """A stand-in for a packed environment: a Python that leaves a line when it is started, and is nowhere but in there."""
+    python = tmp_path / "packed" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\npwd >> "{tmp_path}/started-in"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
+        archive.add(python, "bin/python")
+    done = _run(
+        master, tmp_path, "--py-files", str(tmp_path / "squares_job.zip"),
+        "--archives", f"{tmp_path}/env.tar.gz#env", "--conf", "spark.pyspark.python=./env/bin/python",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows_out"] == 1_000
+    assert {Path(line).parent.parent.name for line in (tmp_path / "started-in").read_text().splitlines()} == {"work"}

@@ -8,6 +8,7 @@ What Spark does is the same: its scheduler, its shuffle, its Python workers, its
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -152,6 +153,22 @@ def detached(frame: DataFrame) -> DataFrame:
     session = frame.sparkSession
     rows = frame._jdf.queryExecution().toRdd()
     return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session)
+
+
+def use_executors_python(session: SparkSession, python: str) -> None:
+    """The interpreter for whatever is wrapped from now on, which may be in an archive that only executors have."""
+    session.sparkContext.pythonExec = python
+
+
+@contextlib.contextmanager
+def drivers_python(session: SparkSession) -> Iterator[None]:
+    """What is wrapped here runs beside the driver too, as the planning of a Python data source does."""
+    executors = session.sparkContext.pythonExec
+    session.sparkContext.pythonExec = sys.executable
+    try:
+        yield
+    finally:
+        session.sparkContext.pythonExec = executors
 
 
 def launch_jvm(settings: Mapping[str, str], log: Path) -> None:

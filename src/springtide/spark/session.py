@@ -31,6 +31,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
 }  # fmt: skip
 
+PYTHON = "spark.sql.execution.pyspark.python"
+"""The interpreter of Python tasks; without it, those of a data source would take the one that its planning takes."""
+
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For masters on this machine: nothing listens to the outside."""
 
@@ -48,12 +51,17 @@ def create(
     check_settings(conf or {}, (*py_files, *archives))
     java.use(java.find_java())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
+
+    from springtide.spark import internals
 
     if SparkSession.getActiveSession() is not None:
         raise SetupError("there is a Spark session already; pass it as spark=, or stop it first")
     builder = SparkSession.builder.master(master).appName(app)
     settings = {**SETTINGS, **(LOOPBACK if master.startswith("local") else {}), **(conf or {})}
+    python = settings.get("spark.pyspark.python", os.environ["PYSPARK_PYTHON"])
+    settings[PYTHON] = python
     if py_files:
         settings["spark.submit.pyFiles"] = ",".join(py_files)
     if archives:
@@ -61,11 +69,10 @@ def create(
     for name, value in settings.items():
         builder = builder.config(name, value)
     if log is not None:
-        from springtide.spark import internals
-
         internals.launch_jvm({"spark.master": master, "spark.app.name": app, **settings}, log)
     with _own_interrupt():
         session = builder.getOrCreate()
+    internals.use_executors_python(session, python)
     session.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     for file in py_files:
         session.sparkContext.addPyFile(file)
@@ -89,6 +96,7 @@ def adopt(session: object) -> object:
     for name, value in SETTINGS.items():
         if name.startswith("spark.sql.") and own.conf.isModifiable(name):
             own.conf.set(name, value)
+    own.conf.set(PYTHON, session.sparkContext.pythonExec)  # type: ignore[attr-defined]
     return own
 
 

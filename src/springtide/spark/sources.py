@@ -14,7 +14,7 @@ from springtide.errors import TopologyError
 from springtide.model.endpoints import DataFrameSource, FilesSource, GenerateSource
 from springtide.model.schema import misfits
 from springtide.model.topology import Operator, Topology
-from springtide.spark import generate
+from springtide.spark import generate, internals
 
 
 def stream(session: SparkSession, topology: Topology, started: float, control: Callable[[str], Path]) -> DataFrame:
@@ -37,7 +37,8 @@ def stream(session: SparkSession, topology: Topology, started: float, control: C
 def _frame(session: SparkSession, operator: Operator, started: float, control: Path) -> DataFrame:
     spec = operator.source
     if isinstance(spec, GenerateSource):
-        return generate.stream(session, spec, operator.schema, started, control)
+        with internals.drivers_python(session):
+            return generate.stream(session, spec, operator.schema, started, control)
     if isinstance(spec, FilesSource):
         reader = session.readStream.format(spec.format).schema(from_arrow_schema(operator.schema)).options(**spec.options)
         if spec.max_files is not None:
