@@ -27,7 +27,7 @@ class Stopping(Exception):
 
 
 class BatchRunner:
-    """What ``foreachBatch`` calls. Spark may call it twice for the same batch; the manifest decides."""
+    """What Spark calls for every batch. It may do so twice for the same one; the manifest decides."""
 
     def __init__(
         self, topology: Topology, session: SparkSession, checkpoint: Checkpoint, pipeline: Pipeline, sinks: Sinks,
