@@ -238,4 +238,4 @@ def batch_seconds(settings: Settings) -> float:
     """How long a batch takes: the least time between two commits, which may have a start of Spark between them; at most 1 s."""
     files = (settings.checkpoint / "springtide" / "manifests").glob("[0-9]*.json")
     times = sorted(file.stat().st_mtime for file in files)
-    return min(1.0, *(after - before for before, after in itertools.pairwise(times)), 1.0)
+    return min([1.0, *(after - before for before, after in itertools.pairwise(times))])
