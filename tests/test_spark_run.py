@@ -153,6 +153,24 @@ def test_every_operator_on_one_graph_computes_what_it_says_and_shared_work_once(
     assert in_jvm and {task["busy_s"] for task in in_jvm} == {None}, "what ran in the JVM has no busy time"
 
 
+@pytest.mark.spark
+def test_rows_for_a_sql_operator_wait_for_the_level_at_which_it_runs(spark: Any, tmp_path: Path) -> None:
+    """Behind another sql operator with Python in between, and behind a union of branches of different length."""
+    source = numbers(60)
+    evens = source.sql(lambda frame: frame.where("n % 2 = 0"), schema=Number, name="evens")
+    sixths = evens.map(same, name="between").sql(lambda frame: frame.where("n % 3 = 0"), schema=Number, name="sixths")
+    far = source.map(same, grouping="round-robin", name="far").map(same, grouping="round-robin", name="farther")
+    united = source.filter(odd).union(far, sixths).sql(lambda frame: frame, schema=Number, name="united")
+    topology = st.topology(
+        "waiting",
+        sixths.to(st.sink.memory("sixths-kept")),
+        united.map(same, grouping="round-robin", name="last").to(st.sink.memory("united-kept")),
+    )
+    result = run(topology, spark, tmp_path, settings={"degree": 2})
+    assert kept(result, "sixths-kept") == list(range(0, 60, 6))
+    assert kept(result, "united-kept") == sorted([*range(1, 60, 2), *range(60), *range(0, 60, 6)])
+
+
 @dataclass(frozen=True)
 class Inner:
     x: int

@@ -34,7 +34,7 @@ class Header:
     level: int  # of the stage that consumes it
     consumer: int  # the operator's number
     producer: int
-    target: int  # the task within that stage
+    target: int  # the task within that stage; any, for rows and reports
     stage: int  # the level of the stage that wrote it: behind a union, an operator may run in several
     gate: int  # how records entered that stage, 0 by a shuffle: tasks behind different gates have the same numbers
     origin: int  # the task that wrote it

@@ -173,7 +173,7 @@ class Pipeline:
         if not fed:
             return stage
         letting_go.append(self._stages.persist(stage))
-        entries = [self._stages.apply(stage, _onward)]
+        entries = [self._stages.apply(stage, self._once(("onward", level), lambda: _Onward(level)))]
         for node in fed:
             rows = self._stages.elements(stage).mapPartitions(_Pick(node.number, node.input_schema))
             frame = self._session.createDataFrame(rows, from_arrow_schema(node.input_schema), verifySchema=False)
@@ -204,12 +204,18 @@ class Pipeline:
         return entries
 
 
-def _onward(split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
-    """A stage's blocks without the rows for sql operators, which have been read."""
-    keys = iter(elements)
-    for key, block in zip(keys, keys, strict=True):
-        if blocks.parse(block).kind is not BlockKind.ROWS:
-            yield from (key, block)
+class _Onward:
+    """A stage's blocks without the rows for the sql operators of its level, which have been read."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def __call__(self, split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
+        keys = iter(elements)
+        for key, block in zip(keys, keys, strict=True):
+            header = blocks.parse(block)
+            if header.kind is not BlockKind.ROWS or header.level != self._level:
+                yield from (key, block)
 
 
 class _Pick:

@@ -93,7 +93,9 @@ class Task:
         if node.shuffled or len(node.forward) > 1:
             chunk.batch()  # find misfits once, before anybody reads
         for number in node.shuffled:
-            self.leaving.setdefault((number, node.number), []).append(chunk.batch())
+            in_jvm = node.kind in (Kind.SOURCE, Kind.SQL) and self.program.nodes[number].kind is Kind.SQL
+            if not in_jvm:  # else it reads the rows where they came from
+                self.leaving.setdefault((number, node.number), []).append(chunk.batch())
         for position, number in enumerate(node.forward):
             # objects of its own for each: what one function does to a list in a record is not for another to see
             own = chunk if position == 0 else Chunk(chunk.schema, batch=chunk.batch())
@@ -225,7 +227,7 @@ class Task:
 
     def report(self) -> Iterator[bytes]:
         self.outcome.tallies = {self.program.nodes[n].name: vars(tally) for n, tally in self.tallies.items()}
-        header = Header(BlockKind.REPORT, 0, 0, 0, 0, self.plan.level, self.gate, self.origin, 0)
+        header = Header(BlockKind.REPORT, 0, 0, 0, self.origin, self.plan.level, self.gate, self.origin, 0)
         payload = json.dumps(vars(self.outcome)).encode()
         yield from blocks.pair(self.origin % self.plan.next_size, header.block(payload))
 
@@ -245,16 +247,16 @@ class Task:
         for (consumer, producer), batches in sorted(self.leaving.items()):
             rows = pa.Table.from_batches(batches).combine_chunks().to_batches()
             node = self.program.nodes[consumer]
-            if node.kind is Kind.SQL:
-                kind, level = BlockKind.ROWS, self.plan.level
-                parts: Iterable[tuple[int, pa.RecordBatch]] = ((0, batch) for batch in rows)
+            level = self.program.arrival[consumer]
+            if node.kind is Kind.SQL:  # whichever task has the rows, the JVM reads them when their level has run
+                kind = BlockKind.ROWS
+                parts: Iterable[tuple[int, pa.RecordBatch]] = ((self.origin, part) for batch in rows for part in _cut(batch))
             else:
-                kind, level = BlockKind.DATA, self.program.arrival[consumer]
+                kind = BlockKind.DATA
                 parts = (part for batch in rows for part in self._route(node, batch))
             for chunk, (target, batch) in enumerate(parts):
                 header = Header(kind, level, consumer, producer, target, self.plan.level, self.gate, self.origin, chunk)
-                hop = target if level == self.plan.level + 1 else target % self.plan.next_size
-                yield from blocks.pair(hop, header.block(batch.serialize().to_pybytes()))
+                yield from blocks.pair(target % self.plan.next_size, header.block(batch.serialize().to_pybytes()))
 
     def _route(self, node: Node, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Part a batch by target task, keeping the order of the records within each."""
@@ -266,9 +268,14 @@ class Task:
         counts = np.bincount(targets, minlength=width)
         start = 0
         for target, count in enumerate(counts.tolist()):
-            for begin in range(start, start + count, blocks.MAX_ROWS):
-                yield first + target, sorted_rows.slice(begin, min(blocks.MAX_ROWS, start + count - begin))
+            for part in _cut(sorted_rows.slice(start, count)):
+                yield first + target, part
             start += count
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for begin in range(0, batch.num_rows, blocks.MAX_ROWS):
+        yield batch.slice(begin, blocks.MAX_ROWS)
 
 
 def _wrong(node: Node, result: Any) -> TypeError:
@@ -352,13 +359,10 @@ class Stage:
         arrived: dict[int, list[tuple[Header, bytes]]] = {}
         for block in elements:
             header = blocks.parse(block)
-            if header.kind is BlockKind.REPORT:
-                yield from blocks.pair(header.origin % self.plan.next_size, block)
-            elif header.kind is BlockKind.DATA and header.level == here:
+            if header.kind is BlockKind.DATA and header.level == here:
                 arrived.setdefault(header.target, []).append((header, block))
-            elif header.kind is BlockKind.DATA:  # on its way to a deeper level
-                hop = header.target if header.level == here + 1 else header.target % self.plan.next_size
-                yield from blocks.pair(hop, block)
+            else:  # a report, or records for a deeper level or a sql operator
+                yield from blocks.pair(header.target % self.plan.next_size, block)
         batch, attempt = task_context()
         for target, received in sorted(arrived.items()):
             task = Task(program, self.plan, batch, attempt, target)
@@ -446,11 +450,15 @@ class Entry:
 
 def _one_batch(table: pa.Table, port: Port) -> pa.RecordBatch:
     if port.column is None:
-        return table.to_batches()[0]
-    column = table.column(port.column).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-    return pa.RecordBatch.from_struct_array(column.drop_null())
+        batches = table.to_batches()
+    else:
+        structs = table.column(port.column).drop_null().combine_chunks()
+        chunks = structs.chunks if isinstance(structs, pa.ChunkedArray) else [structs]
+        batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in chunks]
+        batches = batches or [pa.RecordBatch.from_struct_array(pa.array([], structs.type))]
+    if len(batches) > 1:  # Arrow parts what does not fit its 32-bit offsets
+        raise ValueError("a task got more than 2 GiB of text in one batch; read less at a time, or in more partitions")
+    return batches[0]
 
 
 def decode(block: bytes, schema: pa.Schema) -> pa.RecordBatch:
@@ -479,7 +487,9 @@ def task_context() -> tuple[int, int]:
 
     context = TaskContext.get()
     assert context is not None
-    return int(context.getLocalProperty(BATCH_PROPERTY) or 0), context.taskAttemptId()
+    batch = context.getLocalProperty(BATCH_PROPERTY)
+    assert batch is not None, f"{BATCH_PROPERTY} is not set"  # as with PYSPARK_PIN_THREAD=false, which is refused
+    return int(batch), context.taskAttemptId()
 
 
 BATCH_PROPERTY = "streaming.sql.batchId"
