@@ -21,7 +21,8 @@ from springtide.model.topology import Topology
 
 pytest.importorskip("pyspark")  # the package of the checkpoint is the one that needs it
 
-from springtide.spark.checkpoint import KEPT_BATCHES, Checkpoint, compare, fingerprint, write_atomic
+from springtide.spark.checkpoint import KEPT_BATCHES, Checkpoint, compare, fingerprint
+from springtide.spark.durable import write_atomic
 
 
 @dataclass(frozen=True)
@@ -164,16 +165,18 @@ def test_a_driver_that_was_overtaken_cannot_commit(tmp_path: Path) -> None:
     old = Checkpoint(tmp_path)
     old.acquire(taxi())
     old.next_epoch()
-    old.commit({"batch": 0})
+    old.commit({"batch": 0, "epoch": 1})
     old.release()
     new = Checkpoint(tmp_path)
     new.acquire(taxi())
     new.next_epoch()
     with pytest.raises(CheckpointError, match="taken over by another driver"):
-        old.commit({"batch": 1})
+        old.commit({"batch": 1, "epoch": 1})
     assert new.manifest(1) is None
-    new.commit({"batch": 1})
-    assert new.last_manifest() == {"batch": 1}
+    with pytest.raises(CheckpointError, match="taken over"):
+        new.commit({"batch": 1, "epoch": 1})  # a batch of an older query of the same driver
+    new.commit({"batch": 1, "epoch": 2})
+    assert new.last_manifest() == {"batch": 1, "epoch": 2}
     new.release()
 
 
@@ -186,7 +189,7 @@ def test_a_torn_temporary_file_does_not_hurt(tmp_path: Path) -> None:
     held.next_epoch()
     plan = Plan({"work": 2}, 2, {"work": 2})
     held.write_plan(0, plan)
-    held.commit({"batch": 0, "receipts": []})
+    held.commit({"batch": 0, "epoch": 1, "receipts": []})
     for place in ("topology.json", "epoch.json", "plans/00000000.json", "manifests/00000000.json", "manifests/00000001.json"):
         file = held.own / place
         file.with_name(f".{file.name}.4711").write_text('{"batch": ')
@@ -197,7 +200,7 @@ def test_a_torn_temporary_file_does_not_hurt(tmp_path: Path) -> None:
     assert again.epoch == 2
     assert again.plan(0) == plan
     assert again.manifest(1) is None
-    assert again.last_manifest() == {"batch": 0, "receipts": []}
+    assert again.last_manifest() == {"batch": 0, "epoch": 1, "receipts": []}
     again.release()
 
 
@@ -225,10 +228,10 @@ def test_old_manifests_go_and_the_last_one_stays(tmp_path: Path) -> None:
     held.acquire(taxi())
     held.next_epoch()
     for number in range(KEPT_BATCHES + 5):
-        held.commit({"batch": number})
+        held.commit({"batch": number, "epoch": 1})
     assert held.manifest(4) is None
-    assert held.manifest(5) == {"batch": 5}
-    assert held.last_manifest() == {"batch": KEPT_BATCHES + 4}
+    assert held.manifest(5) == {"batch": 5, "epoch": 1}
+    assert held.last_manifest() == {"batch": KEPT_BATCHES + 4, "epoch": 1}
     held.release()
 
 

@@ -106,6 +106,15 @@ def test_a_run_that_fails_exits_with_1_and_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_a_spark_that_does_not_start_is_told_in_a_line(tmp_path: Path) -> None:
+    write_job(tmp_path)
+    done = springtide(tmp_path, "run", "job.py", "--master", "nowhere")
+    assert done.returncode == 1
+    assert "Error: Spark did not start: " in done.stderr and "spark.log has more" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spark
 def test_sigterm_finishes_the_batch_and_exits_with_0(tmp_path: Path) -> None:
     """What was committed is whole, and the summary is printed."""
     write_job(tmp_path, limit=10**9)

@@ -578,6 +578,36 @@ def test_what_cannot_work_is_refused_before_anything_is_made(
     assert not (tmp_path / "runs").exists(), "not even a run's folder"
 
 
+def test_a_checkpoint_or_a_run_folder_that_cannot_be_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    topology = numbers(1).to(st.sink.discard()).named("t")
+    with pytest.raises(CheckpointError, match="is a file; give a folder"):
+        st.run(topology, runs=tmp_path / "runs", checkpoint=tmp_path / "file")
+    with pytest.raises(CheckpointError, match="cannot be made: "):
+        st.run(topology, runs=tmp_path / "runs", checkpoint="/proc/nope")
+    with pytest.raises(OptionError, match="no folder can be made there"):
+        st.run(topology, runs=tmp_path / "file" / "runs", checkpoint=tmp_path / "held")
+    with pytest.raises(OptionError, match="no folder can be made there"):  # and not: in use by this process
+        st.run(topology, runs=tmp_path / "file" / "runs", checkpoint=tmp_path / "held")
+
+
+def test_threads_that_are_not_pinned_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
+    with pytest.raises(SetupError, match="PYSPARK_PIN_THREAD=false"):
+        st.run(numbers(1).to(st.sink.discard()).named("t"), runs=tmp_path / "runs")
+
+
+def unwilling(frame: Any, batch: int) -> None:
+    raise OSError("no space left")
+
+
+@pytest.mark.spark
+def test_a_run_whose_last_batch_failed_is_no_success(spark: Any, tmp_path: Path) -> None:
+    topology = numbers(100).to(st.sink.foreach(unwilling)).named("unwilling")
+    with pytest.raises(RunError, match="no space left"):
+        run(topology, spark, tmp_path, duration=4)
+
+
 def test_a_function_that_cannot_reach_the_workers_is_refused_with_its_operator(tmp_path: Path) -> None:
     import threading
 

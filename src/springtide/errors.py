@@ -9,7 +9,8 @@
     ├── RecordError        a record failed and the operator is told to stop
     └── RunError           a query failed for good
 
-The first four are wrong use: nothing was started or changed when they are raised, and the command line exits with 2.
+The first five are wrong use, and the command line exits with 2. Nothing was started or changed when they are raised, but for a
+driver whose checkpoint another one has taken over.
 """
 
 from __future__ import annotations

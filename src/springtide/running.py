@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from springtide.control.loop import ControlLoop
 from springtide.control.planner import Bounds
-from springtide.errors import OptionError, SetupError, TopologyError, nearest
+from springtide.errors import OptionError, RunError, SetupError, SpringtideError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
@@ -96,11 +96,17 @@ def run(
         sessions.check(spark)
     else:
         sessions.check_settings(conf or {}, (*py_files, *archives))
+    _check_target(target_s, None)
     held = Checkpoint(Path(checkpoint)) if checkpoint is not None else None
-    _check_target(target_s, held.recall("floor") if held else None)
     if held is not None:
         held.acquire(topology)
-    folder = RunFolder.create(Path(runs), topology.name, time.time())
+    try:
+        _check_target(target_s, held.recall("floor") if held else None)
+        folder = RunFolder.create(Path(runs), topology.name, time.time())
+    except BaseException:
+        if held is not None:
+            held.release()
+        raise
     if held is None:
         held = Checkpoint(folder.path / "checkpoint")
         held.acquire(topology)
@@ -127,7 +133,7 @@ def run(
                           "checkpoint": str(held.root)})  # fmt: skip
         with _signals(stop), _watching(loop, watch):
             try:
-                driver.open()
+                _open(driver, folder)
                 loop.start()
                 outcome = driver.run(spark_driver.Ending(ending_s, batches, available_now))
             finally:
@@ -144,6 +150,17 @@ def run(
     summary["restarts"] = outcome.restarts
     folder.write_summary(summary)
     return Result(summary, folder.path, tuple(draw(reports, folder.path)), outcome.tables)
+
+
+def _open(driver: Any, folder: RunFolder) -> None:
+    """Start Spark. Whatever keeps it from starting is told in a line, with the file that has the rest."""
+    try:
+        driver.open()
+    except SpringtideError:
+        raise
+    except Exception as error:
+        cause = str(error).strip().splitlines() or [type(error).__name__]
+        raise RunError(f"Spark did not start: {cause[0]} ({folder.path / 'spark.log'} has more)") from error
 
 
 class _Journal:

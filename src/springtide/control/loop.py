@@ -136,13 +136,15 @@ class ControlLoop:
             actuator.apply(plan)
 
     def _run(self) -> None:
+        failing = False
         while not self._stopped.wait(self._interval_s):
             try:
                 self.cycle()
+                failing = False
             except Exception:  # the control flow may fail; the data flow goes on with the last plan
-                if not self._failing:
+                if not failing:
                     log.exception("the control loop failed; the last plan stays in force")
-                self._failing = True
+                failing = True
 
 
 def _sound(request: Request, topology: Topology) -> Request:

@@ -33,8 +33,8 @@ SUMMARY = "summary.json"
 class RunFolder:
     """The record of one run, old or under way. Any thread may write to it.
 
-    It is a ``Journal`` of the control layer: ``batch`` and ``decision`` return when the line is with the
-    operating system, so that it outlives this process. They raise OSError when the disk refuses it.
+    ``batch`` and ``decision`` return when the line is with the operating system, so that it outlives this process. They
+    raise OSError when the disk refuses it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,10 @@ class RunFolder:
         ``now`` is in seconds since 1970.
         Two runs that start in the same second do not share a folder: the second one's name ends in ``-2``.
         """
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OptionError(f"runs={str(root)!r}: no folder can be made there ({error.strerror}); give another") from None
         name = f"{topology}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
         number = 1
         while True:

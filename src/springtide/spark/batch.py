@@ -41,23 +41,35 @@ class BatchRunner:
         self._plan: Plan | None = None  # of the last batch
         self.batches = 0
         self.fatal: SpringtideError | None = None
+        self.failure: Exception | None = None  # since the last batch that went well
+        self._epoch = checkpoint.epoch
+        self._retired = False
         self._door = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         with self._door:
-            if self._stop.is_set():
+            if self._stop.is_set() or self._retired:
                 raise Stopping
             self._idle.clear()
         try:
             pause_s = self._batch(frame, batch)
+            self.failure = None
+        except Exception as error:
+            self.failure = error
+            raise
         finally:
             self._idle.set()
         self._stop.wait(pause_s)
 
+    def retire(self) -> None:
+        """Start no batch any more: another runner takes over once this one is idle."""
+        with self._door:
+            self._retired = True
+
     def is_idle(self, timeout_s: float) -> bool:
-        """Whether no batch runs. Once the run is to stop, none can start any more."""
+        """Whether no batch runs. Once the run is to stop, or this runner is retired, none can start any more."""
         with self._door:
             pass
         return self._idle.wait(timeout_s)
@@ -101,7 +113,7 @@ class BatchRunner:
         self._checkpoint.commit(
             {
                 "batch": batch,
-                "epoch": self._checkpoint.epoch,
+                "epoch": self._epoch,
                 "plan": plan.to_json(),
                 "receipts": receipts,
                 "sources": totals,
@@ -130,7 +142,7 @@ class BatchRunner:
             for name, count in task["sinks"].items():
                 sinks[name] += count
         return BatchReport(
-            batch, self._checkpoint.epoch, plan, started, committed, rows_in,
+            batch, self._epoch, plan, started, committed, rows_in,
             rows_out=sum(sinks.values()),
             rows_failed=sum(task["dead"] for task in outcome.tasks),
             tasks=tuple(_task_reports(outcome.tasks, self._topology)),

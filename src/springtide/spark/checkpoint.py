@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,39 +25,10 @@ from springtide.errors import CheckpointError
 from springtide.model.plan import Plan
 from springtide.model.schema import described
 from springtide.model.topology import Topology
+from springtide.spark.durable import read_json, write_atomic
 
 KEPT_BATCHES = 100
 """How many plans and manifests stay. Replays need the last one; the others are for people."""
-
-
-def write_atomic(path: Path, document: Mapping[str, Any]) -> None:
-    """Write JSON so that a reader sees all of it or nothing, also after the machine lost power."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(document, file, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON ({error}): it was changed from outside; give a new checkpoint") from None
-    return document
 
 
 class Checkpoint:
@@ -87,24 +57,32 @@ class Checkpoint:
         """Become its one driver: check that it is this topology's, and lock it."""
         if self.root.exists() and not self.root.is_dir():
             raise CheckpointError(f"checkpoint {self.root} is a file; give a folder")
-        stored = read_json(self.own / "topology.json")
-        if stored is None and self.root.is_dir() and any(self.root.iterdir()) and not self.own.is_dir():
+        if self.root.is_dir() and any(self.root.iterdir()) and not self.own.is_dir():
             raise CheckpointError(f"{self.root} holds files but no checkpoint of Springtide; give an empty or new folder")
         wanted = fingerprint(topology)
-        if stored is not None:
-            differences = compare(stored, wanted)
-            if differences:
-                raise CheckpointError(
-                    f"checkpoint {self.root} does not fit topology {topology.name!r}: {'; '.join(differences)}."
-                    " Give a new checkpoint, or change the topology back"
-                )
-        for folder in ("plans", "manifests", "staged", "sources"):
-            (self.own / folder).mkdir(parents=True, exist_ok=True)
+        self._check_fits(topology, wanted)
+        try:
+            for folder in ("plans", "manifests", "staged", "sources"):
+                (self.own / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {self.root} cannot be made: {error.strerror}; give another folder") from None
         self._take_lock()
+        stored = self._check_fits(topology, wanted)  # again: another driver may have made it until now
         if stored is None:
             stored = {**wanted, "id": uuid.uuid4().hex[:12]}
             write_atomic(self.own / "topology.json", stored)
         self.identity = stored["id"]
+
+    def _check_fits(self, topology: Topology, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+        stored = read_json(self.own / "topology.json")
+        differences = [] if stored is None else compare(stored, wanted)
+        if differences:
+            self.release()
+            raise CheckpointError(
+                f"checkpoint {self.root} does not fit topology {topology.name!r}: {'; '.join(differences)}."
+                " Give a new checkpoint, or change the topology back"
+            )
+        return stored
 
     def next_epoch(self) -> None:
         """Take the next fencing token; whatever an earlier one staged can no longer be committed."""
@@ -133,10 +111,10 @@ class Checkpoint:
             self._lock.close()
             self._lock = None
 
-    def check_fence(self) -> None:
-        """Fail if another driver has taken over, as after a lock that a network file system lost."""
+    def check_fence(self, epoch: int) -> None:
+        """Fail if another epoch has begun: of this driver, or of another one, as when a network file system lost the lock."""
         current = read_json(self.own / "epoch.json")
-        if current is None or current["epoch"] != self.epoch:
+        if current is None or current["epoch"] != epoch:
             raise CheckpointError(f"checkpoint {self.root} was taken over by another driver ({current}); this one ends")
 
     def begun(self) -> int:
@@ -160,13 +138,19 @@ class Checkpoint:
     def manifest(self, batch: int) -> dict[str, Any] | None:
         return read_json(self._manifest_file(batch))
 
+    def manifests(self) -> Iterator[dict[str, Any]]:
+        """Those that are kept, the newest first."""
+        for path in sorted((self.own / "manifests").glob("[0-9]*.json"), reverse=True):
+            manifest = read_json(path)
+            assert manifest is not None
+            yield manifest
+
     def last_manifest(self) -> dict[str, Any] | None:
-        names = sorted(path.stem for path in (self.own / "manifests").glob("[0-9]*.json"))
-        return self.manifest(int(names[-1])) if names else None
+        return next(self.manifests(), None)
 
     def commit(self, manifest: Mapping[str, Any]) -> None:
         """The commit of a batch: one rename."""
-        self.check_fence()
+        self.check_fence(int(manifest["epoch"]))
         batch = int(manifest["batch"])
         write_atomic(self._manifest_file(batch), manifest)
         with contextlib.suppress(FileNotFoundError):

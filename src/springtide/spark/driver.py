@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -101,6 +102,7 @@ class Driver:
         self._session: SparkSession | None = None
         self._jvm_lock: Any = None
         self._runner: BatchRunner | None = None
+        self._query: StreamingQuery | None = None
         self.restarts = 0
 
     def run(self, ending: Ending) -> Outcome:
@@ -119,6 +121,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001  whatever ended the query, the supervisor decides what follows
                 failures = 1 if self._batches > before else failures + 1
                 self._recover(error, failures)
+        self._raise_if_unfinished()
         tables = {name: pa.concat_tables(parts) for name, parts in self._sinks.memory.items() if parts}
         return Outcome(tables, self.restarts)
 
@@ -128,37 +131,39 @@ class Driver:
 
     def open(self) -> None:
         """Start Spark, and the schedule of generated sources with it, unless an earlier run has started that."""
-        self._session = self._new_session()
-        self._jvm_lock = internals.hold_jvm_lock(self._session, self._checkpoint.jvm_lock)
+        session = self._new_session()
+        self._jvm_lock = internals.hold_jvm_lock(session, self._checkpoint.jvm_lock)
+        self._session = session
         self._started = self._schedule_start()
 
     def close(self, stop_session: bool) -> None:
         """Let go of the checkpoint, and of the session if it is ours."""
-        if self._session is not None and internals.jvm_is_alive(self._session):
-            if self._jvm_lock is not None:
-                self._jvm_lock.close()
+        if self._session is not None and internals.is_alive(self._session):
+            self._jvm_lock.close()
             if stop_session:
                 self._session.stop()
+        elif stop_session:
+            internals.forget_dead_jvm()
 
     def _start(self, ending: Ending) -> StreamingQuery:
         """A query from the checkpoint, under a new epoch."""
         session = self._session
         assert session is not None
         self._checkpoint.next_epoch()
-        last = self._checkpoint.last_manifest()
-        if last is not None:
-            self._sinks.publish(last["receipts"])
+        for manifest in self._checkpoint.manifests():
+            self._sinks.publish(manifest["receipts"])
         self._sinks.prepare(self._checkpoint.epoch)
-        done = self._batches
+        done, failure = self._batches, self._runner.failure if self._runner else None
         pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
         self._runner = BatchRunner(
             self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop
         )
-        self._runner.batches = done
+        self._runner.batches, self._runner.failure = done, failure
         frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control)
-        return internals.start_query(
+        self._query = internals.start_query(
             frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
         )
+        return self._query
 
     def _watch(self, query: StreamingQuery, ending: Ending, end: float | None) -> None:
         """Wait until the query ends, or end it between two batches."""
@@ -184,6 +189,12 @@ class Driver:
         if runner.fatal is not None:
             raise runner.fatal
 
+    def _raise_if_unfinished(self) -> None:
+        """A run that ends while its query fails is no success."""
+        failure = self._runner.failure if self._runner else None
+        if failure is not None and not self._exhausted():
+            raise RunError(f"the run ended while its query was failing: {cause_of(failure)}") from failure
+
     def _raise(self, query: StreamingQuery) -> None:
         assert self._runner is not None
         if self._runner.fatal is not None:
@@ -192,10 +203,11 @@ class Driver:
 
     def _recover(self, error: Exception, failures: int) -> None:
         """Back off, and let go of the session if its JVM died."""
-        while self._runner is not None and not self._runner.is_idle(1.0):
-            pass  # the JVM died while its batch was in a commit; a new epoch would sweep away what that commit lists
+        self._retire()
         if self._runner is not None and self._runner.fatal is not None:
             raise self._runner.fatal
+        if self._runner is not None:
+            self._runner.failure = error
         broken = re.search(r"springtide\.errors\.RecordError: (.+)", str(error))
         if broken:  # a generator fails on the same record every time
             raise RecordError(f"{broken[1]}; nothing of the batch was committed") from error
@@ -207,13 +219,24 @@ class Driver:
         if failures > GIVE_UP_AFTER:
             raise RunError(f"the query failed {failures} times in a row, the last time with {cause_of(error)}") from error
         self.restarts += 1
-        alive = self._session is not None and internals.jvm_is_alive(self._session)
+        alive = self._session is not None and internals.is_alive(self._session)
         wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
         log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause_of(error), wait)
         self._stop.wait(wait)
         if not alive:
             internals.forget_dead_jvm()
             self._session = None
+
+    def _retire(self) -> None:
+        """End the old query for good: a batch of it that still ran would commit what the next epoch sweeps away."""
+        if self._runner is None:
+            return
+        self._runner.retire()
+        while not self._runner.is_idle(1.0):
+            pass  # also when the JVM died: its batch may be in a commit
+        with contextlib.suppress(Exception):  # the JVM may be dead, and the query with it
+            if self._query is not None:
+                self._query.stop()
 
     def _schedule_start(self) -> float:
         """When the schedule of generated sources began: the first start of this checkpoint, for ever."""

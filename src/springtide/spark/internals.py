@@ -191,14 +191,9 @@ def forget_dead_jvm() -> None:
     SparkSession._instantiatedSession = None
 
 
-def jvm_is_alive(session: SparkSession) -> bool:
-    """Whether the session's JVM still answers."""
+def is_alive(session: Any) -> bool:
+    """Whether the session's JVM still answers, and its context has not been stopped."""
     try:
-        session._jvm.java.lang.System.nanoTime()
+        return not session._jsc.sc().isStopped()
     except Exception:  # noqa: BLE001  every failure means the same here
         return False
-    return True
-
-
-def jvm_pid(session: SparkSession) -> int:
-    return int(session._jvm.java.lang.ProcessHandle.current().pid())

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from springtide.errors import SetupError
+from springtide.errors import RunError, SetupError
 from springtide.spark import java
 
 SETTINGS: Mapping[str, str] = {
@@ -76,7 +76,11 @@ def create(
     session.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     for file in py_files:
         session.sparkContext.addPyFile(file)
-    check(session)
+    try:
+        check(session)
+    except SetupError:
+        session.stop()
+        raise
     return session
 
 
@@ -84,13 +88,19 @@ def create(
 def _own_interrupt() -> Iterator[None]:
     """Keep the handler of Ctrl-C: Spark's own, put there when a context starts, would cancel the batch."""
     handler = signal.getsignal(signal.SIGINT)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def adopt(session: object) -> object:
     """A user's own session: checked, and given the settings that can still be changed, without touching theirs."""
+    from springtide.spark import internals
+
+    if not internals.is_alive(session):
+        raise RunError("the Spark session that was handed over has ended; make a new one, and go on from the checkpoint")
     check(session)
     own = session.newSession()  # type: ignore[attr-defined]
     for name, value in SETTINGS.items():
@@ -102,7 +112,7 @@ def adopt(session: object) -> object:
 
 def check_settings(conf: Mapping[str, str], shipped: Sequence[str]) -> None:
     """Refuse, before anything is started, what a new session could not work with."""
-    _refuse_connect(dict(os.environ), conf)
+    _refuse(dict(os.environ), conf)
     for file in shipped:
         if not os.path.exists(file.split("#")[0]):
             raise SetupError(f"there is no file {file!r} to ship to the executors")
@@ -125,12 +135,14 @@ def check(session: object) -> None:
         )
 
 
-def _refuse_connect(environ: Mapping[str, str], conf: Mapping[str, str]) -> None:
+def _refuse(environ: Mapping[str, str], conf: Mapping[str, str]) -> None:
     named = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED") if environ.get(name)]
     named += [name for name in ("spark.remote",) if conf.get(name)]
     if conf.get("spark.api.mode") == "connect":
         named.append("spark.api.mode")
     if named:
         raise SetupError(f"{named[0]} asks for Spark Connect, on which Springtide cannot run; unset it")
+    if environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
+        raise SetupError("PYSPARK_PIN_THREAD=false: tasks would not know to which batch they belong; unset it")
     if conf.get("spark.dynamicAllocation.enabled") == "true":
         raise SetupError("spark.dynamicAllocation.enabled=true: Spark would work against the plan; set it to false")

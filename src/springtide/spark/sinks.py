@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from springtide.model.endpoints import ConsoleSink, FilesSink, ForeachSink, MemorySink, TableSink
 from springtide.model.topology import Topology
 from springtide.spark import staging
+from springtide.spark.durable import sync_folder
 from springtide.spark.program import Staging
 
 Receipts = Sequence[dict[str, Any]]
@@ -58,12 +59,16 @@ class Sinks:
     def publish(self, receipts: Receipts) -> None:
         """Make a committed batch visible, and drop what only the driver had to read. Doing it again changes nothing."""
         sinks = {operator.name: operator.sink for operator in self._topology.sinks}
+        changed = set()
         for receipt in receipts:
             sink = sinks[receipt["sink"]] if receipt["sink"] else self._dead_letters
             if isinstance(sink, FilesSink):
                 staging.publish(receipt, Path(sink.path))
+                changed.add(sink.path)
             else:
                 Path(receipt["staged"]).unlink(missing_ok=True)
+        for folder in changed:
+            sync_folder(Path(folder))
 
 
 def _frame(session: SparkSession, receipts: Receipts, schema: pa.Schema) -> DataFrame:
@@ -83,7 +88,8 @@ def _write_table(frame: DataFrame, sink: TableSink, batch: int) -> None:
         marked.limit(0).write.format(sink.format).partitionBy(sink.batch_column).saveAsTable(sink.name)
     # as a setting of the session: insertInto drops it as an option, and would overwrite the other batches' partitions too
     frame.sparkSession.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
-    marked.write.mode("overwrite").insertInto(sink.name)
+    in_order = frame.sparkSession.table(sink.name).columns  # insertInto goes by position
+    marked.select(*in_order).write.mode("overwrite").insertInto(sink.name)
 
 
 def _show(receipts: Receipts, sink: ConsoleSink, name: str, batch: int) -> None:
