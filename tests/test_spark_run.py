@@ -368,6 +368,9 @@ def test_every_sink_holds_every_record_once_and_batches_are_numbered(
     printed = capfd.readouterr().err
     assert f"[console] batch 0: {expected[0]} records" in printed
     assert printed.count("{'n': ") <= 2 * len(batches)
+    with pytest.raises(CheckpointError, match=r"'sinks.fenced' holds batches of another checkpoint"):
+        run(topology, spark, tmp_path)
+    assert spark.table("sinks.fenced").count() == 1500
     spark.sql("DROP DATABASE sinks CASCADE")
 
 

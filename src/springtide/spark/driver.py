@@ -152,7 +152,7 @@ class Driver:
         self._checkpoint.next_epoch()
         for manifest in self._checkpoint.manifests():
             self._sinks.publish(manifest["receipts"])
-        self._sinks.prepare(self._checkpoint.epoch)
+        self._sinks.prepare(session, self._checkpoint)
         done, failure = self._batches, self._runner.failure if self._runner else None
         pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
         self._runner = BatchRunner(

@@ -14,9 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from springtide.errors import CheckpointError
 from springtide.model.endpoints import ConsoleSink, FilesSink, ForeachSink, MemorySink, TableSink
 from springtide.model.topology import Topology
 from springtide.spark import staging
+from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.durable import sync_folder
 from springtide.spark.program import Staging
 
@@ -32,14 +34,26 @@ class Sinks:
         self._places = places
         self.memory: dict[str, list[pa.Table]] = {}
 
-    def prepare(self, epoch: int) -> None:
+    def prepare(self, session: SparkSession, checkpoint: Checkpoint) -> None:
         """Make the folders, and sweep away what earlier epochs staged and never committed."""
+        if checkpoint.begun() < 0:
+            self._refuse_tables_of_others(session)
         for operator in self._topology.sinks:
             if isinstance(operator.sink, FilesSink):
                 Path(operator.sink.path).mkdir(parents=True, exist_ok=True)
         Path(self._dead_letters.path).mkdir(parents=True, exist_ok=True)
         for place in self._places:
-            staging.sweep(place, epoch)
+            staging.sweep(place, checkpoint.epoch)
+
+    def _refuse_tables_of_others(self, session: SparkSession) -> None:
+        """Batches are numbered from 0 by every checkpoint: a new one would overwrite what another one wrote."""
+        sinks = [o.sink for o in self._topology.sinks if isinstance(o.sink, TableSink) and o.sink.batch_column is not None]
+        for sink in sinks:
+            if session.catalog.tableExists(sink.name) and not session.table(sink.name).isEmpty():
+                raise CheckpointError(
+                    f"table {sink.name!r} holds batches of another checkpoint, which a new one would overwrite;"
+                    " go on from that checkpoint, or name another table"
+                )
 
     def deliver(self, session: SparkSession, batch: int, receipts: Receipts) -> None:
         """Hand a batch to the sinks that take it as a whole. Runs before the manifest: a crash in between repeats it."""
