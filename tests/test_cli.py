@@ -110,7 +110,9 @@ def test_a_spark_that_does_not_start_is_told_in_a_line(tmp_path: Path) -> None:
     write_job(tmp_path)
     done = springtide(tmp_path, "run", "job.py", "--master", "nowhere")
     assert done.returncode == 1
-    assert "Error: Spark did not start: " in done.stderr and "spark.log has more" in done.stderr
+    told = next(line for line in done.stderr.splitlines() if line.startswith("Error: Spark did not start: "))
+    log = tmp_path / told.removesuffix(" has more)").split("(")[-1]
+    assert "Master must" in log.read_text(), "the file that is named has the reason"
     assert "Traceback" not in done.stderr
 
 

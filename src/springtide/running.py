@@ -154,13 +154,14 @@ def run(
 
 def _open(driver: Any, folder: RunFolder) -> None:
     """Start Spark. Whatever keeps it from starting is told in a line, with the file that has the rest."""
+    from springtide.spark.driver import cause_of
+
     try:
         driver.open()
     except SpringtideError:
         raise
     except Exception as error:
-        cause = str(error).strip().splitlines() or [type(error).__name__]
-        raise RunError(f"Spark did not start: {cause[0]} ({folder.path / 'spark.log'} has more)") from error
+        raise RunError(f"Spark did not start: {cause_of(error)} ({folder.path / 'spark.log'} has more)") from error
 
 
 class _Journal:

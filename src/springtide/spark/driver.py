@@ -275,6 +275,6 @@ def total_of(source: Any) -> int | None:
 
 def cause_of(error: Exception) -> str:
     """The line that tells most of Spark's long messages: the last one that names an error."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()]  # Py4J puts a colon before the error
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
     return (named or [line for line in lines if line] or [type(error).__name__])[-1 if named else 0][:500]
