@@ -21,6 +21,7 @@ from springtide.model.plan import Plan
 from springtide.model.report import Latency
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy import available, create, describe, find, parameter, parameters, validate
+from springtide.policy.group import Share
 from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 
@@ -309,11 +310,11 @@ def test_every_grouping_stays_in_range_and_again_the_same(cls: type[Any]) -> Non
     for rows in (0, 1, 1_000):
         batch = pa.record_batch({"n": pa.array(range(rows), pa.int64()), "s": pa.array(["x"] * rows, pa.string())})
         for origin, width in ((0, 1), (3, 4), (1_000, 7)):
-            route = grouping.route(batch, ("n", "s"), origin, width)
+            route = grouping.route(Share.of(batch, ("n", "s"), width, origin), {})
             assert route.dtype == np.int64
             assert route.shape == (rows,)
             assert ((route >= 0) & (route < width)).all()
-            again = pickle.loads(pickle.dumps(grouping)).route(batch, ("n", "s"), origin, width)
+            again = pickle.loads(pickle.dumps(grouping)).route(Share.of(batch, ("n", "s"), width, origin), {})
             assert (route == again).all()
 
 

@@ -15,7 +15,7 @@ reached as ``module:Class``.
 ...     "Sends every record to the first task."
 ...     kind, name, source, summary = "group", "first", "mine", "every record to the first task"
 ...     slack: float = parameter(0.1, unit="s", minimum=0, help="how long it waits")
-...     def route(self, batch, key, origin, width): ...
+...     def route(self, share, table): ...
 >>> describe(First)["parameters"][0]["unit"]
 's'
 """

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from springtide.model.topology import Kind, OnError
+from springtide.policy.group import Share
 from springtide.spark import blocks, staging
 from springtide.spark.blocks import BlockKind, Header
 from springtide.spark.chunk import Chunk, Refused
@@ -262,7 +263,7 @@ class Task:
         """Part a batch by target task, keeping the order of the records within each."""
         assert node.grouping is not None
         first, width = self.plan.ranges[node.number]
-        targets = node.grouping.route(batch, node.key, self.origin, width)
+        targets = node.grouping.route(Share.of(batch, node.key, width, self.origin, self.batch), {})
         order = np.argsort(targets, kind="stable")
         sorted_rows = batch.take(pa.array(order))
         counts = np.bincount(targets, minlength=width)

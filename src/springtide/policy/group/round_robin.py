@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+
+from springtide.policy.group import Online, Share, Table, Targets, kernel
 
 
 @dataclass(frozen=True)
 class RoundRobin:
-    """Target = (origin + position) mod width.
+    """Target = (origin + batch + position) mod width.
 
     Each upstream task deals its records out in turn, so its targets differ by one record at most, and the
-    totals of s upstream tasks by s at most. The origin shifts the start: otherwise 16 tasks with one record
-    each would all send it to target 0. What a record costs plays no part; see the other groupings for that.
+    totals of s upstream tasks by s at most. Origin and batch shift the start: otherwise 16 tasks with one record
+    each would all send it to target 0, in every batch. What a record costs plays no part; see the other groupings for that.
 
-    >>> RoundRobin().route(pa.record_batch({"a": range(5)}), (), origin=2, width=3).tolist()
+    >>> RoundRobin().route(Share(rows=5, width=3, origin=2), {}).tolist()
     [2, 0, 1, 2, 0]
     """
 
@@ -27,6 +28,22 @@ class RoundRobin:
     source: ClassVar[str] = "Springtide"
     summary: ClassVar[str] = "one record for each task in turn"
 
-    def route(self, batch: pa.RecordBatch, key: tuple[str, ...], origin: int, width: int) -> npt.NDArray[np.int64]:
-        start = origin % width
-        return np.arange(start, start + batch.num_rows, dtype=np.int64) % width
+    def route(self, share: Share, table: Table) -> Targets:
+        start = (share.origin + share.batch) % share.width
+        return np.arange(start, start + share.rows, dtype=np.int64) % share.width
+
+    def online(self, k: int, seed: int, before: Any = None) -> Online:
+        return Online(Turn(np.zeros(1, dtype=np.int64)), next_in_turn)
+
+
+class Turn(NamedTuple):
+    """Whose turn it is."""
+
+    next: npt.NDArray[np.int64]
+
+
+@kernel
+def next_in_turn(state: Turn, key: int, now: float, free: npt.NDArray[np.float64], queue: npt.NDArray[np.int64]) -> int:
+    target = int(state.next[0] % len(free))
+    state.next[0] = target + 1
+    return target
