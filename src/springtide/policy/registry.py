@@ -51,6 +51,7 @@ _BUILT_IN = (
     "springtide.policy.scale.scripted:Scripted",
     "springtide.policy.group.round_robin:RoundRobin",
     "springtide.policy.group.hash:Hash",
+    "springtide.policy.group.posg:Posg",
 )
 _TYPES: Mapping[object, type] = MappingProxyType(
     {name: kind for kind in (int, float, str, bool) for name in (kind, kind.__name__)}
