@@ -594,7 +594,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
     "an option that others have": (
         lambda: trips().filter(paid, schema=Priced),
         OptionError,
-        ("paid: unknown option 'schema'; Allowed: grouping, name, on_error, parallelism",),
+        ("paid: unknown option 'schema'; Allowed: by, grouping, name, on_error, parallelism",),
     ),
     "on_error nonsense": (
         lambda: trips().map(price, on_error="stp"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 
 import springtide as st
 from springtide.model.topology import Topology
-from springtide.policy.group import Grouping
+from springtide.policy.group import Grouping, Route
 from springtide.policy.group.hash import Hash
 from springtide.policy.group.round_robin import RoundRobin
 
@@ -28,7 +28,8 @@ pytest.importorskip("pyspark")  # blocks, programs and workers are in the packag
 from springtide.spark import blocks, staging, worker
 from springtide.spark.blocks import BlockKind
 from springtide.spark.program import CREATED, Program, Staging, compile_topology
-from springtide.spark.worker import SEQUENCE, Entry, Port, Shipment, Stage, StagePlan
+from springtide.spark.shipping import Shipment
+from springtide.spark.worker import SEQUENCE, Entry, Port, Stage, StagePlan
 
 NOWHERE = Staging("nowhere", "parquet")
 BATCH = 7
@@ -103,9 +104,9 @@ class Captured:
 class Here:
     """A shipment that stays."""
 
-    here: Program
+    here: Any
 
-    def program(self) -> Program:
+    def unpacked(self) -> Any:
         return self.here
 
 
@@ -143,14 +144,14 @@ def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Ra
         patch.setattr(worker, "task_context", lambda: (BATCH, order.randrange(1000)))
         patch.setattr(staging, "write", ran.captured.write)
         patch.setattr(blocks, "MAX_ROWS", 5)  # several blocks for one target
-        moving = list(_enter(program, ran, rows, _plan(program, 0, ranges, sizes)))
+        moving = list(_enter(program, ran, rows, _plan(topology, 0, ranges, sizes)))
         for level in range(1, len(program.levels)):
             order.shuffle(moving)
             arrived: dict[int, list[bytes]] = defaultdict(list)
             for key, block in moving:
                 assert 0 <= key < sizes[level], "no such task"
                 arrived[key].append(block)
-            stage = Stage(cast(Shipment, Here(program)), _plan(program, level, ranges, sizes))
+            stage = Stage(cast(Shipment, Here(program)), _plan(topology, level, ranges, sizes))
             moving = [
                 pair for task in range(sizes[level]) for pair in ran.note(level, "stage", task, stage(task, arrived[task]))
             ]
@@ -159,8 +160,9 @@ def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Ra
     return ran
 
 
-def _plan(program: Program, level: int, ranges: Any, sizes: tuple[int, ...]) -> StagePlan:
-    return StagePlan(level, dict(ranges), sizes[level + 1] if level + 1 < len(sizes) else 1, 1)
+def _plan(topology: Topology, level: int, ranges: Any, sizes: tuple[int, ...]) -> StagePlan:
+    routes = {number: Route(operator.key) for number, operator in enumerate(topology)}
+    return StagePlan(level, dict(ranges), sizes[level + 1] if level + 1 < len(sizes) else 1, 1, cast(Shipment, Here(routes)))
 
 
 def _enter(program: Program, ran: Ran, rows: Rows, plan: StagePlan) -> Iterator[tuple[int, bytes]]:
@@ -669,7 +671,7 @@ def test_a_missing_value_deep_in_a_record_is_a_dead_letter() -> None:
 def entered(topology: Topology, schema: pa.Schema, parts: Iterable[pa.RecordBatch], port: Port, level: int) -> list[bytes]:
     program = compiled(topology)
     ranges, sizes = program.ranges({"work": 3})
-    entry = Entry(cast(Shipment, Here(program)), _plan(program, level, ranges, sizes), schema, (port,))
+    entry = Entry(cast(Shipment, Here(program)), _plan(topology, level, ranges, sizes), schema, (port,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "task_context", lambda: (BATCH, 1))
         patch.setattr(staging, "write", Captured().write)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from springtide.control.loop import ControlLoop
 from springtide.control.planner import Bounds
+from springtide.control.routing import Routing
 from springtide.errors import OptionError, RunError, SetupError, SpringtideError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.report import BatchReport
@@ -60,7 +61,7 @@ class Result:
 
 def run(
     topology: Topology, *, policy: str = "static", settings: Mapping[str, object] | None = None,
-    grouping: str = "round-robin", target: str | float | None = None, max_slots: int = 8, trigger: str | float = 0.0,
+    grouping: str = "tide", target: str | float | None = None, max_slots: int = 8, trigger: str | float = 0.0,
     interval: str | float = 1.0, checkpoint: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = "runs",
     duration: str | float | None = None, batches: int | None = None, available_now: bool = False,
     master: str | None = None, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
@@ -113,10 +114,11 @@ def run(
     stop = stop or threading.Event()
     journal = _Journal(folder)
     try:
+        routing = Routing(topology, groupings, held.editions, time.monotonic)
         loop = ControlLoop(
             topology, scaler, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
-            actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, seed=seed,
+            actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
         )  # fmt: skip
 
         def new_session() -> Any:
@@ -138,6 +140,7 @@ def run(
                 outcome = driver.run(spark_driver.Ending(ending_s, batches, available_now))
             finally:
                 loop.stop()
+                routing.close()
                 journal.close()
                 driver.close(stop_session=spark is None)
         floor = floor_s(list(journal.recent))

@@ -67,7 +67,7 @@ class Stream:
     def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
         """A function from DataFrame to DataFrame that stays in the JVM; ``schema=`` says what comes out."""
         _check_callable(Kind.SQL, function)
-        refused = sorted({"grouping", "parallelism", "on_error"} & options.keys())
+        refused = sorted({"grouping", "by", "parallelism", "on_error"} & options.keys())
         if refused:
             raise TopologyError(f"sql {_called(function)!r}: {refused[0]}= has no meaning here, Spark plans it itself")
         return self._apply(Kind.SQL, function, *schemas.as_schema(schema, _called(function)), options)
@@ -106,7 +106,7 @@ class Stream:
 
     def _options(self, where: str, options: dict[str, Any]) -> dict[str, Any]:
         """Check what was passed by name, and complete it: a limit on the tasks asks for tasks of its own."""
-        allowed = ("grouping", "parallelism", "on_error")
+        allowed = ("grouping", "by", "parallelism", "on_error")
         for given in options:
             if given not in allowed:
                 others = [option for option in (*allowed, "name", "schema") if option != given]
@@ -114,6 +114,9 @@ class Stream:
         chosen = {name: value for name, value in options.items() if value is not None}
         if "parallelism" in chosen and (isinstance(chosen["parallelism"], bool) or type(chosen["parallelism"]) is not int):
             raise TopologyError(f"{where}: parallelism={chosen['parallelism']!r} is not a whole number")
+        if "by" in chosen:
+            chosen["by"] = _columns(where, chosen["by"])
+            chosen.setdefault("grouping", AUTO)
         if "on_error" in chosen:
             try:
                 chosen["on_error"] = OnError(chosen["on_error"])
@@ -157,6 +160,8 @@ class KeyedStream(Stream):
     def _options(self, where: str, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("grouping") not in (None, "hash"):
             raise TopologyError(f"{where}: grouping={options['grouping']!r} would part the records of a key; leave it out")
+        if options.get("by") is not None:
+            raise TopologyError(f"{where}: by={options['by']!r} has no meaning behind key_by(), whose columns it goes by")
         return {**super()._options(where, {**options, "grouping": None}), "grouping": "hash", "key": self._key}
 
 
@@ -222,6 +227,14 @@ def _names(order: list[_Node]) -> dict[_Node, str]:
             taken.add(name)
         names[node] = name
     return names
+
+
+def _columns(where: str, given: object) -> tuple[str, ...]:
+    """Names of columns, given as one or as several."""
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) for name in names):
+        raise TopologyError(f"{where}: by={given!r} is not allowed; give the name of a column, or a tuple of names")
+    return tuple(names)
 
 
 def _check_callable(kind: Kind, function: object) -> None:

@@ -56,7 +56,7 @@ def cli(verbose: bool) -> None:
 @click.argument("topology")
 @click.option("--policy", default="static", show_default=True, help="Who decides the degrees; see `springtide policies`.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy.")
-@click.option("--grouping", default="round-robin", show_default=True, help="For operators that leave it open.")
+@click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
 @click.option("--target", help="Latency to size batches for, such as 2s.")
 @click.option("--trigger", default="0s", show_default=True, help="Least time between two batches.")
 @click.option("--interval", default="1s", show_default=True, help="Time between two decisions.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ from springtide.control import planner
 from springtide.control.monitor import Monitor
 from springtide.control.planner import Bounds
 from springtide.control.ports import Actuator, Clock, Journal
+from springtide.control.routing import Routing
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy.batch.read_limit import ReadLimit
+from springtide.policy.group import Route
 from springtide.policy.scale import ScalePolicy
 
 log = logging.getLogger("springtide.control")
@@ -32,11 +35,13 @@ class ControlLoop:
 
     def __init__(
         self, topology: Topology, policy: ScalePolicy, *, bounds: Bounds, read_limit: ReadLimit | None, trigger_s: float,
-        interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal, seed: int = 0,
+        interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal,
+        routing: Routing | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         self._topology, self._policy, self._bounds = topology, policy, bounds
         self._read_limit, self._trigger_s, self._interval_s = read_limit, trigger_s, interval_s
         self._clock, self._actuators, self._journal = clock, actuators, journal
+        self._routing = routing or Routing(topology, {}, None, clock)
         self._monitor = Monitor(topology)
         self._rng = np.random.default_rng(seed)
         self._policy_state: Mapping[str, Any] | None = None
@@ -59,10 +64,14 @@ class ControlLoop:
         self.snapshot = snapshot
 
     def current(self) -> Plan:
-        return self._plan
+        return replace(self._plan, knowledge=self._routing.edition)
+
+    def routes(self, plan: Plan) -> Mapping[str, Route]:
+        return self._routing.routes(plan)
 
     def report(self, report: BatchReport) -> None:
         self._monitor.add(report)
+        self._routing.report(report)
         self._journal.batch(report)
 
     def start(self) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport
+from springtide.policy.group import Route
 
 Clock = Callable[[], float]
 """Seconds, never going back; handed in, so that tests and simulators step it."""
@@ -17,6 +18,10 @@ class Control(Protocol):
 
     def current(self) -> Plan:
         """The plan in force, taken when a batch starts."""
+        ...
+
+    def routes(self, plan: Plan) -> Mapping[str, Route]:
+        """How records are routed to each operator under a plan."""
         ...
 
     def report(self, report: BatchReport) -> None:

@@ -22,6 +22,7 @@ class Plan:
     """What was granted. A batch takes the plan in force when it starts, and keeps it through every replay.
 
     ``degrees``: replicas per operator. ``slots``: how many tasks run at once. ``widths``: tasks per operator's stage.
+    ``knowledge``: which edition of what groupings learned the tasks route by, 0 for none.
     ``read_limit``: the most records a batch reads, None for no limit. ``trigger_s``: the least time between two batches.
     """
 
@@ -30,6 +31,7 @@ class Plan:
     widths: Mapping[str, int]
     read_limit: int | None = None
     trigger_s: float = 0.0
+    knowledge: int = 0
     reason: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from springtide.model.costs import TaskCosts
 from springtide.model.plan import Plan
 
 
@@ -38,6 +39,8 @@ class BatchReport:
     """One committed batch. ``latency`` and ``backlog`` are None where the source cannot tell, never zero for unknown.
 
     ``created`` are quantiles of the creation times (seconds since 1970) with the number of records each stands for.
+    ``costs`` has, by operator, what its tasks' records cost, and ``variances`` what each column tells about that, both for
+    the groupings that learn; they are not part of the run's record.
     """
 
     batch: int
@@ -53,6 +56,8 @@ class BatchReport:
     created: tuple[tuple[float, float], ...] = ()
     backlog: int | None = None
     phases_ms: Mapping[str, float] | None = None
+    costs: Mapping[str, tuple[TaskCosts, ...]] = field(default_factory=dict, compare=False)
+    variances: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict, compare=False)
 
     @property
     def duration_s(self) -> float:
@@ -64,7 +69,9 @@ class BatchReport:
 
     def to_json(self) -> dict[str, Any]:
         latency = self.latency
-        return {**asdict(self), "latency_ms": None if latency is None else asdict(latency)}
+        recorded = replace(self, costs={}, variances={})
+        told = {name: value for name, value in asdict(recorded).items() if name not in ("costs", "variances")}
+        return {**told, "latency_ms": None if latency is None else asdict(latency)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BatchReport:

@@ -53,6 +53,8 @@ class Operator:
     """A function on records, how its input is grouped, and what happens when a record fails.
 
     ``grouping`` None is a ``forward`` edge: the operator runs in its upstream's task, with no shuffle between them.
+    ``key``: records that agree in these columns meet in one task. ``by``: the columns that the grouping goes by where
+    records of a key may part, such as those that drive a record's cost; none leaves the choice to Springtide.
     ``parallelism`` is a limit; the degree below it is the policy's to choose.
     """
 
@@ -65,6 +67,7 @@ class Operator:
     accepts: type | None = None  # the dataclass that its function wants, where it says so
     grouping: str | None = None
     key: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
     parallelism: int | None = None
     on_error: OnError = OnError.DEAD_LETTER
     state: StateSpec | None = None
@@ -212,7 +215,7 @@ def _check_operator(topology: Topology, operator: Operator) -> None:
         if faults:
             raise TopologyError(f"{where}: {operator.inputs[0]!r} and {name!r} differ in schema: {'; '.join(faults)}")
     offered = topology.input_schema(operator)
-    for column in operator.key:
+    for column in (*operator.key, *operator.by):
         if column not in offered.names:
             raise TopologyError(f"{where}: key {column!r} is not among the columns of {operator.inputs[0]!r}:"
                                 f" {', '.join(offered.names)}")  # fmt: skip

@@ -49,8 +49,14 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType({"scale": ("initial", 
 _BUILT_IN = (
     "springtide.policy.scale.static:Static",
     "springtide.policy.scale.scripted:Scripted",
+    "springtide.policy.group.tide:Tide",
     "springtide.policy.group.round_robin:RoundRobin",
     "springtide.policy.group.hash:Hash",
+    "springtide.policy.group.random:Random",
+    "springtide.policy.group.two_choices:TwoChoices",
+    "springtide.policy.group.least_loaded:LeastLoaded",
+    "springtide.policy.group.load_balancing:LoadBalancing",
+    "springtide.policy.group.full_knowledge:FullKnowledge",
     "springtide.policy.group.posg:Posg",
 )
 _TYPES: Mapping[object, type] = MappingProxyType(

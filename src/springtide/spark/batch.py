@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +14,8 @@ from springtide.errors import RecordError, SpringtideError
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport
 from springtide.model.topology import Kind, Topology
+from springtide.policy.group import Route
+from springtide.policy.group.cost_key import NOTHING, Variance
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.pipeline import Outcome, Pipeline
 from springtide.spark.sinks import Sinks
@@ -39,6 +41,7 @@ class BatchRunner:
         self.committed: dict[str, int] = dict((checkpoint.last_manifest() or {}).get("sources", {}))
         self._begun = checkpoint.begun()
         self._plan: Plan | None = None  # of the last batch
+        self._routes: Mapping[str, Route] = {}
         self.batches = 0
         self.fatal: SpringtideError | None = None
         self.failure: Exception | None = None  # since the last batch that went well
@@ -98,12 +101,14 @@ class BatchRunner:
         if plan != self._plan:
             if earlier is None:
                 self._checkpoint.write_plan(batch, plan)
+            if self._plan is None or (plan.knowledge, plan.widths) != (self._plan.knowledge, self._plan.widths):
+                self._routes = self._control.routes(plan)
             self._plan = plan
         return plan
 
     def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
         planned = time.time()
-        outcome = self._pipeline.run(frame, plan.widths)
+        outcome = self._pipeline.run(frame, plan.widths, self._routes)
         ran = time.time()
         _raise_if_stopped(outcome)
         receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
@@ -150,6 +155,8 @@ class BatchRunner:
             created=tuple(outcome.created) + tuple((at, n) for task in outcome.tasks for at, n in task["created"]),
             backlog=self._backlog(self.committed),
             phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
+            costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
+            variances=_variances(outcome.tasks),
         )  # fmt: skip
 
 
@@ -161,6 +168,17 @@ def _task_reports(tasks: list[dict[str, Any]], topology: Topology) -> list[TaskR
             unknown = {"busy_s": None, "rows_in": None} if in_jvm else {}
             reports.append(TaskReport(operator, task["task"], **{**tally, **unknown}))
     return reports
+
+
+def _variances(tasks: list[dict[str, Any]]) -> dict[str, dict[str, tuple[float, ...]]]:
+    """What each column tells about the costs, added up over the tasks."""
+    sums: dict[str, dict[str, tuple[float, ...]]] = {}
+    for task in tasks:
+        for operator, columns in task["variances"].items():
+            own = sums.setdefault(operator, {})
+            for column, more in columns.items():
+                own[column] = Variance(*more).plus(Variance(*own.get(column, NOTHING)))
+    return sums
 
 
 def _raise_if_stopped(outcome: Outcome) -> None:

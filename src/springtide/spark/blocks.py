@@ -24,6 +24,7 @@ class BlockKind(IntEnum):
     DATA = 0  # records for an operator that runs in Python
     ROWS = 1  # records for a sql operator, read by the JVM before the next stage
     REPORT = 2  # what a task did, as JSON
+    COSTS = 3  # what the records of a task cost, by key
 
 
 @dataclass(frozen=True, order=True)

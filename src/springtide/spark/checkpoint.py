@@ -5,6 +5,7 @@
     topology.json          what may not change: the graph, the schemas, the keys
     driver.lock, jvm.lock  held by the one driver, and by its JVM
     epoch.json             the fencing token: grows by one at every start
+    knowledge/N.npz        what groupings learned, edition by edition; plans name them
     plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
     manifests/N.json       batch N is committed if and only if this is there
 """
@@ -26,6 +27,7 @@ from springtide.model.plan import Plan
 from springtide.model.schema import described
 from springtide.model.topology import Topology
 from springtide.spark.durable import read_json, write_atomic
+from springtide.spark.editions import Editions
 
 KEPT_BATCHES = 100
 """How many plans and manifests stay. Replays need the last one; the others are for people."""
@@ -44,6 +46,10 @@ class Checkpoint:
     @property
     def spark_location(self) -> str:
         return (self.root / "spark").as_uri()
+
+    @property
+    def editions(self) -> Editions:
+        return Editions(self.own / "knowledge")
 
     @property
     def jvm_lock(self) -> Path:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 Misfit = Callable[[Any, Exception], None]
@@ -22,13 +24,17 @@ class Refused:
 
 
 class Chunk:
-    """Records of one schema. Made from objects or from a batch; the other form is made once, when it is asked for."""
+    """Records of one schema. Made from objects or from a batch; the other form is made once, when it is asked for.
+
+    ``origins``: of which of the records that arrived at the task each row was made; None where nobody measures.
+    """
 
     def __init__(
         self, schema: pa.Schema, *, records: list[Any] | None = None, batch: pa.RecordBatch | None = None,
-        misfit: Misfit | None = None,
+        misfit: Misfit | None = None, origins: npt.NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
         self.schema = schema
+        self.origins = origins
         self._records = records
         self._batch = batch
         self._misfit = misfit
@@ -59,27 +65,33 @@ class Chunk:
             try:
                 self._batch = to_batch(self._records, self.schema)
             except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, OverflowError):
-                self._records = list(self._fitting(self._records))
+                self._keep_fitting(self._records)
                 self._batch = to_batch(self._records, self.schema)
         return self._batch
 
     def where(self, kept: list[bool]) -> Chunk:
         """The records for which ``kept`` is true, whole, also when a filter looked at a few of their fields only."""
+        origins = None if self.origins is None else self.origins[np.array(kept, dtype=np.bool_)]
         if self._records is not None:
             chosen = [record for record, keep in zip(self._records, kept, strict=True) if keep]
-            return Chunk(self.schema, records=chosen, misfit=self._misfit)
-        return Chunk(self.schema, batch=self.batch().filter(pa.array(kept, pa.bool_())))
+            return Chunk(self.schema, records=chosen, misfit=self._misfit, origins=origins)
+        return Chunk(self.schema, batch=self.batch().filter(pa.array(kept, pa.bool_())), origins=origins)
 
-    def _fitting(self, records: Sequence[Any]) -> Iterable[Any]:
-        for record in records:
-            try:
-                to_batch([record], self.schema)
-            except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, OverflowError) as fault:
-                if self._misfit is None:
-                    raise
-                self._misfit(record, fault)
-            else:
-                yield record
+    def _keep_fitting(self, records: Sequence[Any]) -> None:
+        fitting = [self._fits(record) for record in records]
+        self._records = [record for record, fits in zip(records, fitting, strict=True) if fits]
+        if self.origins is not None:
+            self.origins = self.origins[np.array(fitting, dtype=np.bool_)]
+
+    def _fits(self, record: Any) -> bool:
+        try:
+            to_batch([record], self.schema)
+        except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, OverflowError) as fault:
+            if self._misfit is None:
+                raise
+            self._misfit(record, fault)
+            return False
+        return True
 
 
 def to_batch(records: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:

@@ -8,33 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from springtide.errors import RunError
+from springtide.model.costs import TaskCosts
 from springtide.model.topology import Kind
+from springtide.policy.group import Route
 from springtide.policy.group.round_robin import RoundRobin
-from springtide.spark import blocks
+from springtide.spark import blocks, costs
 from springtide.spark.blocks import BlockKind
 from springtide.spark.internals import Stages, detached
 from springtide.spark.program import Node, Program
+from springtide.spark.shipping import Shipment, ship
 from springtide.spark.sources import columns
-from springtide.spark.worker import (
-    SEQUENCE,
-    Entry,
-    Port,
-    Shipment,
-    Stage,
-    StagePlan,
-    decode,
-    digest_of,
-)
-
-CLOSURE_BYTES = 100_000
-"""Programs above this travel as a broadcast, once per executor, instead of with every task."""
+from springtide.spark.worker import SEQUENCE, Entry, Port, Stage, StagePlan, decode
 
 
 @dataclass
@@ -42,6 +32,7 @@ class Outcome:
     """What the tasks of a batch reported."""
 
     tasks: list[dict[str, Any]] = field(default_factory=list)
+    costs: dict[str, list[TaskCosts]] = field(default_factory=dict)
     source_rows: dict[str, int] = field(default_factory=dict)  # of sources that only the JVM read
     created: list[tuple[float, float]] = field(default_factory=list)
 
@@ -52,17 +43,17 @@ class Pipeline:
     def __init__(self, session: SparkSession, program: Program, epoch: int) -> None:
         self._session, self._program, self._epoch = session, program, epoch
         self._stages = Stages(session.sparkContext)
-        self._shipment = _ship(session, program)
+        self._shipment = ship(session.sparkContext, program)
         self._sources = tuple(node for node in program.nodes if node.kind is Kind.SOURCE)
         self._widths: dict[str, int] = {}
+        self._routes: Mapping[str, Route] = {}
+        self._shipped_routes: Shipment | None = None
+        self._outdated: list[Shipment] = []
         self._functions: dict[object, Any] = {}
 
-    def run(self, frame: DataFrame, widths: Mapping[str, int]) -> Outcome:
-        """Run a batch to its end; nothing is committed here."""
-        if dict(widths) != self._widths:
-            self._widths = dict(widths)
-            self._functions.clear()
-            self._stages.forget()
+    def run(self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route]) -> Outcome:
+        """Run a batch to its end; nothing is committed here. ``routes`` that did not change are the same object."""
+        self._prepare(dict(widths), routes)
         outcome = Outcome()
         letting_go: list[Callable[[], Any]] = []
         try:
@@ -73,12 +64,33 @@ class Pipeline:
                     break
                 level += 1
                 stage = self._stages.apply(self._stages.shuffle(stage, self._sizes[level]), self._stage_function(level))
-            reports = blocks.split(self._stages.collect(stage))
-            outcome.tasks = [json.loads(bytes(blocks.payload(report))) for report in reports]
+            self._read(self._stages.collect(stage), outcome)
         finally:
             for let_go in letting_go:
                 let_go()
         return outcome
+
+    def _prepare(self, widths: dict[str, int], routes: Mapping[str, Route]) -> None:
+        """Make anew what depends on widths and routes, if they changed."""
+        if routes is not self._routes or self._shipped_routes is None:
+            self._outdated += [self._shipped_routes] if self._shipped_routes is not None else []
+            numbered = {node.number: routes[node.name] for node in self._program.nodes if node.name in routes}
+            self._shipped_routes = ship(self._session.sparkContext, numbered)
+        elif widths == self._widths:
+            while len(self._outdated) > 2:  # a task of the last batch may still run, as a copy that lost the race
+                self._outdated.pop(0).destroy()
+            return
+        self._widths, self._routes = widths, routes
+        self._functions.clear()
+        self._stages.forget()
+
+    def _read(self, collected: bytes, outcome: Outcome) -> None:
+        for block in blocks.split(collected):
+            header, payload = blocks.parse(block), blocks.payload(block)
+            if header.kind is BlockKind.COSTS:
+                outcome.costs.setdefault(self._program.nodes[header.consumer].name, []).append(costs.unpack(payload))
+            else:
+                outcome.tasks.append(json.loads(bytes(payload)))
 
     @property
     def _ranges(self) -> Mapping[int, tuple[int, int]]:
@@ -90,7 +102,8 @@ class Pipeline:
 
     def _stage_plan(self, level: int) -> StagePlan:
         following = self._sizes[level + 1] if level + 1 < len(self._sizes) else 1
-        return StagePlan(level, dict(self._ranges), following, self._epoch)
+        assert self._shipped_routes is not None
+        return StagePlan(level, dict(self._ranges), following, self._epoch, self._shipped_routes)
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
         """A stage's function, made once for as long as the widths hold."""
@@ -140,13 +153,14 @@ class Pipeline:
         return frame.where(F.col(column).isNotNull()).select(f"{column}.*")
 
     def _routed_by_jvm(self) -> tuple[Node, Node] | None:
-        """A source whose only reader takes records round-robin: Spark can deal them out without Python in between."""
+        """A source whose only reader takes records in turn: Spark can deal them out without Python in between."""
         if len(self._sources) != 1 or not self._sources[0].ordered:
             return None
         source = self._sources[0]
         readers = source.forward + source.shuffled
         consumer = self._program.nodes[readers[0]]
-        simple = len(readers) == 1 and type(consumer.grouping) is RoundRobin and consumer.kind is not Kind.SQL
+        in_turn = type(consumer.grouping) is RoundRobin or (consumer.learns and not self._routes[consumer.name].table)
+        simple = len(readers) == 1 and in_turn and consumer.kind is not Kind.SQL and consumer.grouping is not None
         return (source, consumer) if simple else None
 
     def _shuffled_rows(self, frame: DataFrame, source: Node, consumer: Node) -> Any:
@@ -276,10 +290,3 @@ def _count_in_jvm(rows: DataFrame, source: Node, outcome: Outcome) -> None:
     outcome.source_rows[source.name] = counted[0]
     if source.created is not None and counted[1]:
         outcome.created += [(at / 1e6, counted[0] / len(counted[1])) for at in counted[1]]
-
-
-def _ship(session: SparkSession, program: Program) -> Shipment:
-    pickled = cloudpickle.dumps(program)
-    digest = digest_of(pickled)
-    small = len(pickled) <= CLOSURE_BYTES
-    return Shipment(digest, pickled if small else session.sparkContext.broadcast(pickled))

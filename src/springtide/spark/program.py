@@ -17,7 +17,7 @@ from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink, GenerateSource
 from springtide.model.topology import DEAD_LETTERS, Kind, OnError, Operator, Topology
-from springtide.policy.group import Grouping
+from springtide.policy.group import Grouping, Learner
 
 CREATED = "_springtide_created"
 """The hidden column of a generated stream: a record's creation time in microseconds since 1970."""
@@ -45,7 +45,6 @@ class Node:
     input_schema: pa.Schema | None
     input_record: type | None  # what its function gets
     on_error: OnError
-    key: tuple[str, ...]
     grouping: Grouping | None  # None: forward
     forward: tuple[int, ...]  # consumers in the same task
     shuffled: tuple[int, ...]  # consumers in a later stage
@@ -53,6 +52,7 @@ class Node:
     ordered: bool = True  # whether its rows come in the same order when a partition is read again
     staging: Staging | None = None  # for sinks; None discards
     readers: Mapping[str, schemas.Reader] = field(default_factory=dict)  # for the fields of input_record
+    learns: bool = False  # whether its grouping wants to know what records cost
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,14 @@ def _node(
     created = CREATED if isinstance(source, GenerateSource) else source.created if source else None
     return Node(
         numbers[operator.name], operator.name, operator.kind, operator.function, operator.schema, operator.record,
-        offered, record, operator.on_error, operator.key, grouping,
+        offered, record, operator.on_error, grouping,
         forward=tuple(numbers[c.name] for c in consumers if c.chained and c.kind is not Kind.SQL),
         shuffled=tuple(numbers[c.name] for c in consumers if not c.chained or c.kind is Kind.SQL),
         created=created,
         ordered=source.ordered if isinstance(source, DataFrameSource) else operator.kind is not Kind.SQL,
         staging=staging,
         readers=schemas.readers(record, offered) if wants_records and record is not None else {},
+        learns=isinstance(grouping, Learner),
     )  # fmt: skip
 
 

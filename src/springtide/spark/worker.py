@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from springtide.model.topology import Kind, OnError
-from springtide.policy.group import Share
-from springtide.spark import blocks, staging
+from springtide.policy.group import Route, Share
+from springtide.policy.group.cost_key import NOTHING, Variance, variances
+from springtide.spark import blocks, costs, staging
 from springtide.spark.blocks import BlockKind, Header
 from springtide.spark.chunk import Chunk, Refused
+from springtide.spark.letters import LETTER, dead_letter
+from springtide.spark.meter import Meter, Seconds, clocked, per_record
 from springtide.spark.program import Node, Program
+from springtide.spark.shipping import Shipment
 
 SEQUENCE = "_springtide_sequence"
 """The hidden column of rows that the JVM has shuffled: their place in the source's partition."""
@@ -40,6 +43,12 @@ class StagePlan:
     ranges: Mapping[int, tuple[int, int]]  # operator → (first task, width) at its level
     next_size: int  # tasks of the next stage
     epoch: int
+    shipped_routes: Shipment  # a mapping from operators to routes
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        routes: Mapping[int, Route] = self.shipped_routes.unpacked()
+        return routes
 
 
 @dataclass
@@ -63,6 +72,7 @@ class TaskOutcome:
     receipts: list[dict[str, Any]] = field(default_factory=list)
     created: list[tuple[float, float]] = field(default_factory=list)
     sinks: dict[str, int] = field(default_factory=dict)
+    variances: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
     dead: int = 0
     stopped: dict[str, str] | None = None
 
@@ -80,11 +90,14 @@ class Task:
 
     def __init__(self, program: Program, plan: StagePlan, batch: int, attempt: int, origin: int, gate: int = 0) -> None:
         self.program, self.plan, self.batch, self.attempt, self.origin = program, plan, batch, attempt, origin
+        self.routes = plan.routes
         self.gate = gate
         self.tallies: dict[int, Tally] = {}
         self.leaving: dict[tuple[int, int], list[pa.RecordBatch]] = {}  # (consumer, producer) → batches
         self.staged: dict[int, list[pa.RecordBatch]] = {}
         self.letters: list[dict[str, str]] = []
+        self.arrived: dict[int, list[tuple[pa.RecordBatch, Seconds]]] = {}  # operator → what arrived, and what it took
+        self._meter: Meter | None = None
         self.outcome = TaskOutcome(origin)
 
     def emit(self, node: Node, chunk: Chunk) -> None:
@@ -99,8 +112,20 @@ class Task:
                 self.leaving.setdefault((number, node.number), []).append(chunk.batch())
         for position, number in enumerate(node.forward):
             # objects of its own for each: what one function does to a list in a record is not for another to see
-            own = chunk if position == 0 else Chunk(chunk.schema, batch=chunk.batch())
+            own = chunk if position == 0 else Chunk(chunk.schema, batch=chunk.batch(), origins=chunk.origins)
             self.receive(self.program.nodes[number], own)
+
+    def take(self, node: Node, chunk: Chunk) -> None:
+        """Records that were sent to an operator. If its grouping learns, see what each of them costs in this task."""
+        if not node.learns or self.routes[node.number].key == ():
+            self.receive(node, chunk)
+            return
+        batch = chunk.batch()
+        chunk.origins = np.arange(batch.num_rows)
+        self._meter = Meter(batch.num_rows)
+        self.receive(node, chunk)
+        self.arrived.setdefault(node.number, []).append((batch, self._meter.finished()))
+        self._meter = None
 
     def receive(self, node: Node, chunk: Chunk) -> None:
         """Run one operator on a chunk, and pass on what comes out."""
@@ -128,18 +153,33 @@ class Task:
             return self._apply_batch(node, chunk)
         assert node.function is not None and node.input_record is not None
         records = chunk.records(node.input_record, node.readers)
+        function, noted = (node.function, None) if self._meter is None else clocked(node.function, node.kind)
+        origins = chunk.origins
         if node.kind is Kind.FILTER:
-            return chunk.where(self._filter(node, node.function, records))
-        if node.kind is Kind.MAP:
-            produced = self._map(node, node.function, records)
+            result = chunk.where(self._filter(node, function, records))
+        elif node.kind is Kind.MAP:
+            produced, failed = self._map(node, function, records)
+            result = self._made(node, produced, None if origins is None else np.delete(origins, failed))
         else:
-            produced = self._flat_map(node, node.function, records)
-        return Chunk(node.schema, records=produced, misfit=lambda record, error: self.misfit(node, record, error))
+            produced, sizes = self._flat_map(node, function, records)
+            result = self._made(node, produced, None if origins is None else np.repeat(origins, sizes))
+        if self._meter is not None and noted is not None:
+            self._meter.add(origins, per_record(noted, records))
+        return result
+
+    def _made(self, node: Node, records: list[Any], origins: npt.NDArray[np.int64] | None) -> Chunk:
+        def misfit(record: Any, error: Exception) -> None:
+            self.misfit(node, record, error)
+
+        return Chunk(node.schema, records=records, misfit=misfit, origins=origins)
 
     # Three loops, not one that asks for the kind of operator at every record: 40 % less for functions that do little.
 
-    def _map(self, node: Node, function: Function, records: list[Any]) -> list[Any]:
-        produced, wanted = [], node.record or object
+    def _map(self, node: Node, function: Function, records: list[Any]) -> tuple[list[Any], list[int]]:
+        """What was made, and the places of those records that failed."""
+        produced: list[Any] = []
+        failed: list[int] = []
+        wanted = node.record or object
         for record in records:
             try:
                 if record.__class__ is Refused:
@@ -150,7 +190,8 @@ class Task:
                 produced.append(result)
             except Exception as error:  # noqa: BLE001  whatever a user's function raises is the record's fate
                 self._failed(node, record, error)
-        return produced
+                failed.append(len(produced) + len(failed))
+        return produced, failed
 
     def _filter(self, node: Node, function: Function, records: list[Any]) -> list[bool]:
         kept = []
@@ -165,10 +206,13 @@ class Task:
             kept.append(keep)
         return kept
 
-    def _flat_map(self, node: Node, function: Function, records: list[Any]) -> list[Any]:
+    def _flat_map(self, node: Node, function: Function, records: list[Any]) -> tuple[list[Any], list[int]]:
+        """What was made, and how many of each record."""
         produced: list[Any] = []
+        sizes: list[int] = []
         wanted = node.record or object
         for record in records:
+            before = len(produced)
             try:
                 if record.__class__ is Refused:
                     raise record.error
@@ -179,7 +223,8 @@ class Task:
                 produced += results
             except Exception as error:  # noqa: BLE001
                 self._failed(node, record, error)
-        return produced
+            sizes.append(len(produced) - before)
+        return produced, sizes
 
     def _apply_batch(self, node: Node, chunk: Chunk) -> Chunk:
         assert node.function is not None
@@ -190,7 +235,8 @@ class Task:
                 raise TypeError(f"map_batches wants a pyarrow.RecordBatch back, got {type(result).__name__}")
             assert node.schema is not None
             fitted = result.select(node.schema.names).cast(node.schema)
-            return Chunk(node.schema, batch=fitted)
+            one_to_one = fitted.num_rows == batch.num_rows
+            return Chunk(node.schema, batch=fitted, origins=chunk.origins if one_to_one else None)
         except Exception as error:  # noqa: BLE001  the batch is the unit that fails, with all its records
             for row in batch.to_pylist():
                 self._failed(node, row, error)
@@ -218,6 +264,7 @@ class Task:
         """Write what sinks shall commit, then send the blocks and the report: pairs of target and block, for Spark."""
         try:
             yield from self._blocks()
+            yield from self._costs()
             self._write()
         except Stop as stop:
             self.stop(stop)
@@ -259,11 +306,27 @@ class Task:
                 header = Header(kind, level, consumer, producer, target, self.plan.level, self.gate, self.origin, chunk)
                 yield from blocks.pair(target % self.plan.next_size, header.block(batch.serialize().to_pybytes()))
 
+    def _costs(self) -> Iterator[bytes]:
+        """What the records cost: by key, or, while no key is known, what each column tells about it."""
+        for number, arrived in self.arrived.items():
+            node, key = self.program.nodes[number], self.routes[number].key
+            if key is None:
+                sums = self.outcome.variances.setdefault(node.name, {})
+                for batch, seconds in arrived:
+                    for column, one in variances(batch, seconds).items():
+                        sums[column] = one.plus(Variance(*sums.get(column, NOTHING)))
+            else:
+                replica = self.origin - self.plan.ranges[number][0]
+                header = Header(BlockKind.COSTS, 0, number, 0, self.origin, self.plan.level, self.gate, self.origin, 0)
+                payload = costs.pack(costs.summed(replica, key, arrived))
+                yield from blocks.pair(self.origin % self.plan.next_size, header.block(payload))
+
     def _route(self, node: Node, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Part a batch by target task, keeping the order of the records within each."""
         assert node.grouping is not None
         first, width = self.plan.ranges[node.number]
-        targets = node.grouping.route(Share.of(batch, node.key, width, self.origin, self.batch), {})
+        route = self.routes[node.number]
+        targets = node.grouping.route(Share.of(batch, route.key or (), width, self.origin, self.batch), route.table)
         order = np.argsort(targets, kind="stable")
         sorted_rows = batch.take(pa.array(order))
         counts = np.bincount(targets, minlength=width)
@@ -284,70 +347,6 @@ def _wrong(node: Node, result: Any) -> TypeError:
     return TypeError(f"{node.name} is to return {node.record.__name__}, got {type(result).__name__}")
 
 
-LETTER = pa.schema(
-    [("topology", pa.string()), ("batch", pa.int64())]
-    + [(name, pa.string()) for name in ("operator", "error", "traceback", "record")]
-)
-"""The schema of dead letters; the record is JSON."""
-
-
-def dead_letter(operator: str, record: Any, error: Exception) -> dict[str, str]:
-    """What is kept of a record that failed. Whatever was raised, and whatever the record holds, can be written."""
-    letter = {"error": _told(error), "traceback": "".join(traceback.format_exception(error)), "record": _as_json(record)}
-    return {"operator": operator} | {k: v.encode("utf-8", "backslashreplace").decode() for k, v in letter.items()}
-
-
-def _told(error: Exception) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  an error's own text may fail
-        return f"{type(error).__name__} (whose text cannot be told)"
-
-
-def _as_json(record: Any) -> str:
-    try:
-        return json.dumps(_plain(record), default=str)
-    except Exception:  # noqa: BLE001  a record may hold anything, and its str() may do anything
-        return json.dumps(f"a {type(record).__name__} that cannot be written")
-
-
-def _plain(value: Any) -> Any:
-    """A value in what JSON has a form for, as far as it has one."""
-    if isinstance(value, Refused):
-        return _plain(value.row)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@dataclass(frozen=True)
-class Shipment:
-    """A program on its way to the workers: pickled once, and unpickled once per worker, not once per task."""
-
-    digest: str
-    pickled: Any  # bytes, or a Spark broadcast of bytes where they are many
-
-    def program(self) -> Program:
-        if self.digest not in _programs:
-            from pyspark import cloudpickle
-
-            data = self.pickled if isinstance(self.pickled, bytes) else self.pickled.value
-            _programs.clear()  # a worker serves one run at a time
-            _programs[self.digest] = cloudpickle.loads(data)
-        return _programs[self.digest]
-
-
-_programs: dict[str, Program] = {}  # a worker process's cache; holds nothing that the shipment does not
-
-
-def digest_of(pickled: bytes) -> str:
-    return hashlib.blake2b(pickled, digest_size=16).hexdigest()
-
-
 @dataclass(frozen=True, eq=False)
 class Stage:
     """The function that Spark runs for each partition of a stage behind a shuffle: blocks in, blocks out."""
@@ -356,7 +355,7 @@ class Stage:
     plan: StagePlan
 
     def __call__(self, split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
-        program, here = self.shipment.program(), self.plan.level
+        program, here = self.shipment.unpacked(), self.plan.level
         arrived: dict[int, list[tuple[Header, bytes]]] = {}
         for block in elements:
             header = blocks.parse(block)
@@ -370,7 +369,7 @@ class Stage:
             try:
                 for header, block in sorted(received, key=lambda one: one[0]):
                     node = program.nodes[header.consumer]
-                    task.receive(node, Chunk(node.input_schema, batch=decode(block, node.input_schema)))
+                    task.take(node, Chunk(node.input_schema, batch=decode(block, node.input_schema)))
             except Stop as stop:
                 task.stop(stop)
                 yield from task.report()
@@ -398,7 +397,7 @@ class Entry:
     ports: tuple[Port, ...]
 
     def __call__(self, split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
-        program = self.shipment.program()
+        program = self.shipment.unpacked()
         batch, attempt = task_context()
         rows = [pa.ipc.read_record_batch(pa.py_buffer(element), self.schema) for element in elements]
         if not any(part.num_rows for part in rows):
@@ -434,7 +433,7 @@ class Entry:
         if port.consumer is None:
             task.emit(node, chunk)
         else:
-            task.receive(program.nodes[port.consumer], chunk)
+            task.take(program.nodes[port.consumer], chunk)
 
     def _fitted(self, task: Task, node: Node, batch: pa.RecordBatch) -> Chunk:
         """Rows as the schema wants them. What Spark read as null where none is declared, as from a malformed line, fails

@@ -10,7 +10,7 @@ A grouping is one frozen object with up to three faces, each a protocol below:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -61,6 +61,17 @@ class Share:
         if self.hashes is None:
             raise OptionError("a grouping by key needs one: name its columns with key_by, or choose 'round-robin'")
         return self.hashes()
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """What upstream tasks need to route to one operator: the columns that the grouping goes by, and what it knows.
+
+    ``key`` is None as long as the column that drives the cost is searched for, and () when there is none.
+    """
+
+    key: tuple[str, ...] | None = ()
+    table: Table = field(default_factory=dict)
 
 
 class Grouping(Protocol):

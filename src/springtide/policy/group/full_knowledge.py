@@ -1,0 +1,51 @@
+"""Full knowledge: the bound that groupings are compared with, in the simulator only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.errors import OptionError
+from springtide.policy.group import Online, Share, Table, kernel
+
+
+@dataclass(frozen=True)
+class FullKnowledge:
+    """Each record to the replica that will be free first, knowing the exact cost of all that it was given.
+
+    POSG's Full Knowledge (section V-B): the Greedy Online Scheduler fed with the true execution times. No system
+    has them before the records were executed.
+    """
+
+    kind: ClassVar[str] = "group"
+    name: ClassVar[str] = "full-knowledge"
+    source: ClassVar[str] = "POSG, section V-B"
+    summary: ClassVar[str] = "to the task that is free first, by true costs: a bound, in the simulator only"
+    simulator_only: ClassVar[bool] = True
+
+    def route(self, share: Share, table: Table) -> NoReturn:
+        raise OptionError(
+            "'full-knowledge' needs the true cost of records before they are executed, which only the simulator's continuous"
+            " mode knows; choose 'tide', 'posg', 'lpt' or 'round-robin'"
+        )
+
+    def online(self, k: int, seed: int, before: Any = None) -> Online:
+        return Online(Nothing(np.zeros(1, dtype=np.int64)), free_first)
+
+
+class Nothing(NamedTuple):
+    """It learns nothing: it is told."""
+
+    unused: npt.NDArray[np.int64]
+
+
+@kernel
+def free_first(state: Nothing, key: int, now: float, free: npt.NDArray[np.float64], queue: npt.NDArray[np.int64]) -> int:
+    target = 0
+    for i in range(1, len(free)):
+        if free[i] < free[target]:
+            target = i
+    return target

@@ -1,0 +1,133 @@
+"""Load balancing grouping: to the replica with the least utilisation (PSPS, section IV-A, algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.costs import TaskCosts
+from springtide.policy.group import Online, Share, State, Table, Targets, kernel
+from springtide.policy.group.round_robin import RoundRobin
+from springtide.policy.registry import parameter, validate
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LoadBalancing:
+    """Each record to the replica with the least U, which then grows by et/td; once all are full, round-robin.
+
+    U of a replica is μ·et/td (equation 5): the records that it did in an interval of td seconds, times an operator's
+    mean cost et, over td. At the start of an interval it is what was measured in the last one. Of replicas with the
+    same U the one whose turn it is; a U of 1 or more is full. It counts records, as all of them cost et: what it evens out
+    between two intervals is that replicas differ in speed or were activated late.
+
+    In a micro-batch the interval is the batch: td is the time of its longest task.
+    """
+
+    kind: ClassVar[str] = "group"
+    name: ClassVar[str] = "load-balancing"
+    source: ClassVar[str] = "PSPS, section IV-A, algorithm 1"
+    summary: ClassVar[str] = "to the task with the least utilisation in the interval"
+
+    interval: float = parameter(
+        60.0, "s", minimum=1e-3, help="td: after it the utilisation is measured anew; in micro-batches, a batch"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    # in micro-batches
+
+    def initial(self) -> State:
+        return {"utilisation": np.zeros(0), "step": np.zeros(1)}
+
+    def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
+        records, seconds = np.zeros(width), np.zeros(width)
+        for one in costs:
+            sound = np.isfinite(one.seconds) & (one.seconds >= 0) & (one.counts > 0)
+            if 0 <= one.task < width:
+                records[one.task] += one.counts[sound].sum()
+                seconds[one.task] += one.seconds[sound].sum()
+        if not 0 < seconds.sum() < np.inf:
+            return state
+        step = seconds.sum() / records.sum() / seconds.max()  # et/td
+        return {"utilisation": records * step, "step": np.array([step])}
+
+    def table(self, state: State, width: int) -> Table:
+        return dict(state) if len(state["utilisation"]) == width else {}
+
+    def route(self, share: Share, table: Table) -> Targets:
+        k = share.width
+        if not table or len(table["utilisation"]) != k or not table["step"][0] > 0:
+            return RoundRobin().route(share, {})
+        first, step = (share.origin + share.batch) % k, float(table["step"][0])
+        heap = [((float(table["utilisation"][i])), (i - first) % k, i) for i in range(k)]  # U, its turn, the replica
+        heapify(heap)
+        targets: list[int] = []
+        for turn in range(k, k + share.rows):
+            utilisation, _, target = heap[0]
+            if utilisation >= 1:
+                break
+            targets.append(target)
+            heapreplace(heap, (utilisation + step, turn, target))
+        rest = np.arange(share.rows - len(targets), dtype=np.int64)
+        return np.concatenate([np.array(targets, dtype=np.int64), (rest + first + len(targets)) % k])
+
+    # record by record
+
+    def online(self, k: int, seed: int, before: Any = None) -> Online:
+        none = Utilisation(np.zeros(k), np.zeros(k), np.zeros(2), np.array([0.0, self.interval]), np.zeros(1, dtype=np.int64))
+        if before is not None:
+            remain = min(k, len(before.utilisation))
+            none.utilisation[:remain] = before.utilisation[:remain]
+            none.records[:remain] = before.records[:remain]
+            none.cost[:], none.interval[0] = before.cost, before.interval[0]
+        return Online(none, least_utilised, done)
+
+
+class Utilisation(NamedTuple):
+    """What algorithm 1 goes by, and what is measured for the next interval."""
+
+    utilisation: _Floats  # [k] U
+    records: _Floats  # [k] μ: done in this interval
+    cost: _Floats  # [2] seconds and records that et is the mean of
+    interval: _Floats  # [2] its start, and td
+    turn: npt.NDArray[np.int64]  # [1]
+
+
+@kernel
+def least_utilised(state: Utilisation, key: int, now: float, free: _Floats, queue: npt.NDArray[np.int64]) -> int:
+    """Algorithm 1, after a new interval has begun if it is time for it."""
+    U, k, td = state.utilisation, len(state.utilisation), state.interval[1]  # noqa: N806 - the paper's name
+    et = state.cost[0] / state.cost[1] if state.cost[1] > 0 else 0.0
+    if now >= state.interval[0] + td:
+        for i in range(k):
+            U[i] = state.records[i] * et / td
+            state.records[i] = 0.0
+        state.cost[0], state.cost[1] = et, min(state.cost[1], 1.0)  # et as it was, until something new is measured
+        state.interval[0] += np.floor((now - state.interval[0]) / td) * td
+    m = state.turn[0] % k
+    for step in range(1, k):
+        j = (state.turn[0] + step) % k
+        if U[j] < U[m]:
+            m = j
+    if U[m] >= 1.0:
+        m = state.turn[0] % k
+    else:
+        U[m] += et / td
+    state.turn[0] = m + 1
+    return int(m)
+
+
+@kernel
+def done(state: Utilisation, target: int, key: int, cost: float, now: float) -> None:
+    if 0 <= target < len(state.records) and 0.0 <= cost < np.inf:
+        state.records[target] += 1.0
+        state.cost[0] += cost
+        state.cost[1] += 1.0

@@ -1,0 +1,61 @@
+"""Random: each record to any target, with the same chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.costs import Hashes
+from springtide.policy.group import Online, Share, Table, Targets, kernel
+from springtide.policy.group.keys import mix, mixed_one
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class Random:
+    """Target = hash of (seed, batch, origin, position) mod width: drawn by lot, and the same in every replay.
+
+    The shuffle grouping that PSPS compares itself with (section V). By chance the fullest of k targets gets about
+    √(2·ln k·rows/k) records more than its share; round-robin is never worse.
+
+    >>> Random().route(Share(rows=8, width=3), {}).tolist() == Random().route(Share(rows=8, width=3), {}).tolist()
+    True
+    """
+
+    kind: ClassVar[str] = "group"
+    name: ClassVar[str] = "random"
+    source: ClassVar[str] = "PSPS, section V"
+    summary: ClassVar[str] = "each record to a task drawn by lot, the same in every replay"
+
+    seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed draws other lots")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def route(self, share: Share, table: Table) -> Targets:
+        drawn = _mixed(_mixed(_mixed(self.seed) ^ share.batch) ^ share.origin)
+        positions: Hashes = np.arange(share.rows, dtype=np.uint64)
+        return (mix(positions ^ np.uint64(drawn)) % np.uint64(share.width)).astype(np.int64)
+
+    def online(self, k: int, seed: int, before: Any = None) -> Online:
+        state = np.full(1, _mixed(self.seed ^ seed), dtype=np.uint64) if before is None else before.drawn.copy()
+        return Online(Lot(state), by_lot)
+
+
+class Lot(NamedTuple):
+    """The last number drawn."""
+
+    drawn: Hashes
+
+
+@kernel
+def by_lot(state: Lot, key: int, now: float, free: npt.NDArray[np.float64], queue: npt.NDArray[np.int64]) -> int:
+    state.drawn[0] = mixed_one(state.drawn[0])
+    return int(state.drawn[0] % np.uint64(len(free)))
+
+
+def _mixed(x: int) -> int:
+    return int(mix(np.full(1, x % 2**64, dtype=np.uint64))[0])

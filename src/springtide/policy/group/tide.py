@@ -1,0 +1,228 @@
+"""Tide: Springtide's own grouping, by what records are expected to cost.
+
+From POSG it has the greedy scheduler and the sketches of costs by key. What it does otherwise:
+
+- All replicas' reports are merged into one picture of the costs, so a key has to be seen once, not once per replica; what
+  is different about a replica is one number, its speed factor. Estimates serve from the first report on.
+- The keys that cost the most are kept exactly, each with its mean; the others share a Count-Min pair.
+- A key's estimate leans on its own mean as far as keys differ more than the records of one key do (Bühlmann and Straub,
+  Glaubwürdigkeit für Schadensätze, 1970): where costs have nothing to do with the key, all estimates are the same, and
+  records are dealt out in turn.
+- What was learned ages, by half every ``half_life`` records.
+- A whole micro-batch is known at once, so its longest records are placed first. Record by record, an idle replica is
+  lifted to now, and every report sets a replica's backlog right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.costs import Hashes, TaskCosts
+from springtide.policy.group import Online, Share, State, Table, Targets, count_min, tide_online
+from springtide.policy.group.greedy import in_turn, longest_first
+from springtide.policy.registry import parameter, validate
+
+Floats = npt.NDArray[np.float64]
+
+TRIED = 20.0
+"""A replica's speed is believed as if so many records of speed 1 had been seen before."""
+
+SOONER = 50
+"""A replica's speed has a half-life so many times shorter than a key's cost."""
+
+
+@dataclass(frozen=True)
+class Tide:
+    """Every record to the target that is expected to be free first, the longest first.
+
+    >>> tide = Tide()
+    >>> seen = TaskCosts.of(0, np.array([1, 2, 3], dtype=np.uint64), np.array([0.030, 0.010, 0.020]))
+    >>> table = tide.table(tide.learn(tide.initial(), 2, [seen]), 2)
+    >>> tide.route(Share(3, width=2, hashes=lambda: np.array([2, 3, 1], dtype=np.uint64)), table).tolist()
+    [1, 1, 0]
+    """
+
+    kind: ClassVar[str] = "group"
+    name: ClassVar[str] = "tide"
+    source: ClassVar[str] = "Springtide"
+    summary: ClassVar[str] = "by expected cost, learned by key: the longest record first, to whom is free first"
+
+    half_life: float = parameter(100_000.0, unit="records", minimum=1, help="after so many, what was learned counts half")
+    exact: int = parameter(16_384, unit="keys", minimum=8, help="how many keys are kept exactly; the others are sketched")
+    epsilon: float = parameter(0.005, minimum=1e-6, maximum=1, help="the sketch has e/epsilon columns")
+    delta: float = parameter(0.1, minimum=1e-9, maximum=0.5, help="the sketch has log2(1/delta) rows")
+    report_every: int = parameter(
+        16, unit="records", minimum=1, help="record by record: how many a replica does between two reports"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def route(self, share: Share, table: Table) -> Targets:
+        if not table or not share.keyed or share.width == 1:
+            return in_turn(share)
+        costs = self._estimates(table, share.keys)
+        return longest_first(costs, share, table["factors"])
+
+    def initial(self) -> State:
+        counted, summed = count_min.empty(self._rows, self._columns)
+        none = np.zeros(0)
+        return {
+            "keys": np.zeros(0, dtype=np.uint64), "weights": none, "seconds": none,  # the exact ones
+            "F": counted, "W": summed,  # the others
+            "noise": np.zeros(2),  # squares of what single records differ from their key's mean, and how many
+            "observed": none, "expected": none,  # seconds of each replica, and what they were thought to be
+        }  # fmt: skip
+
+    def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
+        tasks = [task for task in costs if task.rows > 0 and 0 <= task.task < width]
+        if not tasks:
+            return state
+        aged = self._aged(state, sum(task.rows for task in tasks))
+        speeds = self._speeds(state, aged, width, tasks)
+        factors = _factors({**aged, **speeds}, width)
+        keys, places = np.unique(np.concatenate([task.keys for task in tasks]), return_inverse=True)
+        counts = _sums(places, [task.counts for task in tasks])
+        seconds = _sums(places, [task.seconds / factors[task.task] for task in tasks])
+        noise = aged["noise"] + _surprise(state, keys, counts, seconds)
+        return self._bounded({**aged, **speeds, **_added(aged, keys, counts, seconds), "noise": noise})
+
+    def table(self, state: State, width: int) -> Table:
+        if not len(state["keys"]):
+            return {}
+        prior, credit = _credibility(state)
+        costs = (state["seconds"] + credit * prior) / (state["weights"] + credit)
+        table = {
+            "keys": state["keys"],
+            "costs": costs.astype(np.float32),
+            "prior": np.array([prior]),
+            "factors": _factors(state, width),
+        }
+        if state["F"].any():
+            table |= {"F": state["F"].astype(np.float32), "W": state["W"].astype(np.float32)}
+        return table
+
+    def online(self, k: int, seed: int, before: Any = None) -> Online:
+        state = tide_online.begin(k, self.exact, self._rows, self._columns, self.half_life, self.report_every, before)
+        return Online(state, tide_online.choose, tide_online.completed)
+
+    @property
+    def _rows(self) -> int:
+        return count_min.rows(self.delta)
+
+    @property
+    def _columns(self) -> int:
+        return count_min.columns(self.epsilon)
+
+    def _places(self, keys: Hashes) -> count_min.Cells:
+        return count_min.cells(count_min.row_hashes(self._rows, seed=0), self._columns, keys)
+
+    def _estimates(self, table: Table, keys: Hashes) -> Floats:
+        """What each record is expected to cost."""
+        costs: Floats = np.full(len(keys), table["prior"][0])
+        at, known = _found(table["keys"], keys)
+        costs[known] = table["costs"][at[known]]
+        if "F" in table and not known.all():
+            rest = ~known
+            costs[rest] = count_min.estimate(table["F"], table["W"], self._places(keys[rest]), table["prior"][0])
+        return costs
+
+    def _aged(self, state: State, records: int) -> dict[str, Any]:
+        """What was learned, after so many more records: speeds change at a stroke, so they are forgotten sooner."""
+        halves = dict.fromkeys(state, self.half_life) | dict.fromkeys(("observed", "expected"), self.half_life / SOONER)
+        return {name: values if name == "keys" else values * 0.5 ** (records / halves[name]) for name, values in state.items()}
+
+    def _speeds(self, state: State, aged: State, width: int, tasks: Sequence[TaskCosts]) -> dict[str, Floats]:
+        """Of each replica, the seconds that its records took, and those that they were expected to take."""
+        table = self.table(state, width)
+        observed, expected = (_resized(aged[name], width) for name in ("observed", "expected"))
+        for task in tasks if table else ():
+            at, known = _found(table["keys"], task.keys)
+            observed[task.task] += task.seconds[known].sum()
+            expected[task.task] += task.counts[known] @ table["costs"][at[known]].astype(np.float64)
+        return {"observed": observed, "expected": expected}
+
+    def _bounded(self, state: dict[str, Any]) -> State:
+        """If there are more keys than are kept exactly, the cheapest of them move into the sketch, a tenth at a time."""
+        if len(state["keys"]) <= self.exact:
+            return state
+        excess = len(state["keys"]) - self.exact * 9 // 10
+        moved = np.argpartition(state["seconds"], excess)[:excess]
+        counted, summed = state["F"].copy(), state["W"].copy()
+        count_min.update(counted, summed, self._places(state["keys"][moved]), state["weights"][moved], state["seconds"][moved])
+        exact = {name: np.delete(state[name], moved) for name in ("keys", "weights", "seconds")}
+        return {**state, **exact, "F": counted, "W": summed}
+
+
+def _sums(places: npt.NDArray[np.int64], parts: Sequence[npt.NDArray[Any]]) -> Floats:
+    return np.bincount(places, np.concatenate(parts)).astype(np.float64)
+
+
+def _found(known: Hashes, keys: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Where each key is among the known ones, which are in order, and whether it is."""
+    if not len(known):
+        return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return at, known[at] == keys
+
+
+def _added(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> dict[str, Any]:
+    """The exact keys with these records added, still in order."""
+    at, known = _found(state["keys"], keys)
+    weights, sums = state["weights"].copy(), state["seconds"].copy()
+    weights[at[known]] += counts[known]
+    sums[at[known]] += seconds[known]
+    new = ~known
+    place = np.searchsorted(state["keys"], keys[new])
+    return {
+        "keys": np.insert(state["keys"], place, keys[new]),
+        "weights": np.insert(weights, place, counts[new]),
+        "seconds": np.insert(sums, place, seconds[new]),
+    }
+
+
+def _surprise(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> Floats:
+    """How far the records of known keys were from their key's mean: squares, as of single records, and how many keys.
+
+    A mean of n records differs from one of w records by a variance of σ²(1/n + 1/w).
+    """
+    at, known = _found(state["keys"], keys)
+    weights = np.maximum(state["weights"][at[known]], 1e-9)
+    off = seconds[known] / counts[known] - state["seconds"][at[known]] / weights
+    return np.array([float((off**2 / (1 / counts[known] + 1 / weights)).sum()), float(known.sum())])
+
+
+def _credibility(state: State) -> tuple[float, float]:
+    """The mean of the keys' means, and how many records of its own a key needs to be believed as much as that.
+
+    κ = σ² within a key / variance between keys. The keys' means vary by the latter and by σ²/w.
+    """
+    means = state["seconds"] / np.maximum(state["weights"], 1e-9)
+    prior = float(means.mean())
+    squares, count = state["noise"]
+    if count < 1 or len(means) < 2:
+        return prior, 0.0
+    within = squares / count
+    between = float(means.var()) - within * float((1 / np.maximum(state["weights"], 1.0)).mean())
+    return prior, min(within / between, 1e9) if between > 0 else 1e9
+
+
+def _resized(values: Floats, width: int) -> Floats:
+    sized = np.zeros(width)
+    sized[: min(width, len(values))] = values[:width]
+    return sized
+
+
+def _factors(state: State, width: int) -> Floats:
+    """Each replica's speed factor: 1 for the mean, more for a slow one; near 1 as long as little of it was seen."""
+    observed, expected = _resized(state["observed"], width), _resized(state["expected"], width)
+    if expected.sum() <= 0 or not state["weights"].sum() > 0:
+        return np.ones(width)
+    tried = TRIED * state["seconds"].sum() / state["weights"].sum()
+    factors = (observed + tried) / (expected + tried)
+    return np.asarray(np.clip(factors / factors.mean(), 0.1, 10.0))

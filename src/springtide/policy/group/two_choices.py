@@ -1,0 +1,74 @@
+"""Two choices: each key has two tasks, and a record goes to the one with fewer records so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.costs import Hashes
+from springtide.policy.group import Online, Share, Table, Targets, kernel
+from springtide.policy.group.keys import mix, mixed_one
+from springtide.policy.registry import parameter, validate
+
+_OTHER = np.uint64(0x5851F42D4C957F2D)
+
+
+@dataclass(frozen=True)
+class TwoChoices:
+    """Partial key grouping: of the targets H₁(key) and H₂(key), the one to which fewer records were sent (section III).
+
+    Nasir, De Francisci Morales, García-Soriano, Kourtellis, Serafini: The Power of Both Choices (2015). A key meets two tasks
+    at most, so that a state by key is merged from two parts, and the tasks are far closer in load than under a single
+    hash. Every upstream task goes by what it has sent itself, in a micro-batch since its start: the paper's local load
+    estimation, which needs no message.
+
+    >>> keys = np.zeros(4, dtype=np.uint64)
+    >>> sorted(np.bincount(TwoChoices().route(Share(4, width=8, hashes=lambda: keys), {}), minlength=8).tolist())[-2:]
+    [2, 2]
+    """
+
+    kind: ClassVar[str] = "group"
+    name: ClassVar[str] = "two-choices"
+    source: ClassVar[str] = "The Power of Both Choices (Nasir et al., 2015), section III"
+    summary: ClassVar[str] = "each key to the less loaded of two tasks"
+
+    seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed gives the keys other tasks")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def route(self, share: Share, table: Table) -> Targets:
+        width = np.uint64(share.width)
+        one = mix(share.keys ^ np.uint64(self.seed))
+        other = mix(one ^ _OTHER)
+        sent = [0] * share.width
+        targets = []
+        for i, j in zip((one % width).tolist(), (other % width).tolist(), strict=True):
+            target = j if sent[j] < sent[i] else i
+            sent[target] += 1
+            targets.append(target)
+        return np.array(targets, dtype=np.int64)
+
+    def online(self, k: int, seed: int, before: Any = None) -> Online:
+        return Online(Sent(np.full(1, self.seed, dtype=np.uint64), np.zeros(k, dtype=np.int64)), less_loaded)
+
+
+class Sent(NamedTuple):
+    """By what the keys are mixed, and how many records each replica was sent."""
+
+    seed: Hashes
+    records: npt.NDArray[np.int64]
+
+
+@kernel
+def less_loaded(state: Sent, key: int, now: float, free: npt.NDArray[np.float64], queue: npt.NDArray[np.int64]) -> int:
+    width = np.uint64(len(state.records))
+    one = mixed_one(int(np.uint64(key) ^ state.seed[0]))
+    other = mixed_one(int(one ^ _OTHER))
+    i, j = int(one % width), int(other % width)
+    target = j if state.records[j] < state.records[i] else i
+    state.records[target] += 1
+    return target

@@ -1,0 +1,52 @@
+"""Dead letters: what is kept of a record that failed."""
+
+from __future__ import annotations
+
+import json
+import math
+import traceback
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.spark.chunk import Refused
+
+LETTER = pa.schema(
+    [("topology", pa.string()), ("batch", pa.int64())]
+    + [(name, pa.string()) for name in ("operator", "error", "traceback", "record")]
+)
+"""The schema of dead letters; the record is JSON."""
+
+
+def dead_letter(operator: str, record: Any, error: Exception) -> dict[str, str]:
+    """What is kept of a record that failed. Whatever was raised, and whatever the record holds, can be written."""
+    letter = {"error": _told(error), "traceback": "".join(traceback.format_exception(error)), "record": _as_json(record)}
+    return {"operator": operator} | {k: v.encode("utf-8", "backslashreplace").decode() for k, v in letter.items()}
+
+
+def _told(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  an error's own text may fail
+        return f"{type(error).__name__} (whose text cannot be told)"
+
+
+def _as_json(record: Any) -> str:
+    try:
+        return json.dumps(_plain(record), default=str)
+    except Exception:  # noqa: BLE001  a record may hold anything, and its str() may do anything
+        return json.dumps(f"a {type(record).__name__} that cannot be written")
+
+
+def _plain(value: Any) -> Any:
+    """A value in what JSON has a form for, as far as it has one."""
+    if isinstance(value, Refused):
+        return _plain(value.row)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
