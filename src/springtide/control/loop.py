@@ -17,7 +17,7 @@ import numpy as np
 from springtide.control import planner
 from springtide.control.monitor import Monitor
 from springtide.control.planner import Bounds
-from springtide.control.ports import Actuator, Clock, Journal
+from springtide.control.ports import Actuator, Clock, Journal, Measuring
 from springtide.control.routing import Routing
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
@@ -36,13 +36,13 @@ class ControlLoop:
     def __init__(
         self, topology: Topology, policy: ScalePolicy, *, bounds: Bounds, read_limit: ReadLimit | None, trigger_s: float,
         interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal,
-        routing: Routing | None = None, seed: int = 0,
+        routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None,
     ) -> None:  # fmt: skip
         self._topology, self._policy, self._bounds = topology, policy, bounds
         self._read_limit, self._trigger_s, self._interval_s = read_limit, trigger_s, interval_s
         self._clock, self._actuators, self._journal = clock, actuators, journal
         self._routing = routing or Routing(topology, {}, None, clock)
-        self._monitor = Monitor(topology)
+        self._monitor: Measuring = monitor or Monitor(topology)
         self._rng = np.random.default_rng(seed)
         self._policy_state: Mapping[str, Any] | None = None
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport
+from springtide.model.snapshot import Snapshot
 from springtide.policy.group import Route
 
 Clock = Callable[[], float]
@@ -26,6 +27,16 @@ class Control(Protocol):
 
     def report(self, report: BatchReport) -> None:
         """What a batch did, handed over when it is committed."""
+        ...
+
+
+class Measuring(Protocol):
+    """Who tells what was measured: from batches' reports, or, where there are no batches, by itself."""
+
+    def add(self, report: BatchReport) -> None: ...
+
+    def snapshot(self, at: float, interval_s: float, plan: Plan) -> Snapshot:
+        """What happened since the last one."""
         ...
 
 

@@ -1,0 +1,32 @@
+"""A cluster in numbers: the same policies and groupings as on Spark, a thousand times faster than in a real one.
+
+``simulate`` runs a ``Model``, or a topology with measured costs, record by record. numba is imported when it is first called.
+"""
+
+from __future__ import annotations
+
+from springtide.sim.draws import ByItem, Constant, Exponential, Given, Normal, Uniform, Weighted, Zipf
+from springtide.sim.entry import Outcome, simulate
+from springtide.sim.model import BackPressure, Cluster, Edge, Model, Node, Operator, Reconfiguration, Source, Speeds
+
+__all__ = [
+    "BackPressure",
+    "ByItem",
+    "Cluster",
+    "Constant",
+    "Edge",
+    "Exponential",
+    "Given",
+    "Model",
+    "Node",
+    "Normal",
+    "Operator",
+    "Outcome",
+    "Reconfiguration",
+    "Source",
+    "Speeds",
+    "Uniform",
+    "Weighted",
+    "Zipf",
+    "simulate",
+]

@@ -1,0 +1,115 @@
+"""A source at work: when its records come, which items they are, and which of them it holds back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from springtide.model.rate import Steps
+from springtide.sim.draws import generator
+from springtide.sim.kernels import Floats, Ints
+from springtide.sim.model import Source
+
+BLOCK = 32_768
+"""Records that are made and simulated at once: their columns fit into a core's cache."""
+
+
+class Batch(NamedTuple):
+    """Records on their way to an operator, in the order of time."""
+
+    at: Floats
+    created: Floats
+    item: Ints
+    root: Ints
+    origin: Ints
+
+    def part(self, rows: Any) -> Batch:
+        """Some of them, by a slice, a mask or their places."""
+        return Batch(self.at[rows], self.created[rows], self.item[rows], self.root[rows], self.origin[rows])
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """One after the other."""
+    at, created, item, root, origin = (np.concatenate(columns) for columns in zip(*batches, strict=True))
+    return Batch(at, created, item, root, origin)
+
+
+class Arrivals:
+    """The records of one source, a block ahead of the time."""
+
+    def __init__(self, source: Source, seed: int, records: int | None, roots: int) -> None:
+        self.source = source
+        self._random = generator(seed, f"arrivals of {source.name}")
+        self._items = None if source.items is None else source.items.start(generator(seed, f"items of {source.name}"))
+        self._steps = source.steps.steps
+        self._left = math.inf if records is None else records
+        if source.times is not None:
+            self._left = min(self._left, len(source.times))
+        self._made, self._unit = 0, 0.0
+        self._roots = roots  # the number of its first record among those of all sources
+        self._times: Floats = np.empty(0)
+        self._item: Ints = np.empty(0, dtype=np.int64)
+        self._taken = 0
+        self._more()
+
+    @property
+    def exhausted(self) -> bool:
+        return self._taken == len(self._times)
+
+    @property
+    def block_end(self) -> float:
+        """The time of the last record that is made; those behind it are made when it was taken."""
+        return float(self._times[-1]) if not self.exhausted else math.inf
+
+    def take(self, until: float) -> Batch:
+        """The records up to a time, which is not behind the block's end."""
+        first = self._taken
+        last = int(np.searchsorted(self._times, until, side="right"))
+        self._taken = max(first, last)
+        part = slice(first, self._taken)
+        count = self._taken - first
+        begin = self._roots + self._made - len(self._times) + first
+        root = np.arange(begin, begin + count, dtype=np.int64)
+        times = self._times[part]
+        item = root if self._items is None else self._item[part]
+        batch = Batch(times, times, item, root, np.full(count, -1 if self.source.node is None else self.source.node))
+        if self.exhausted:
+            self._more()
+        return batch
+
+    def _more(self) -> None:
+        count = int(min(BLOCK, self._left))
+        self._times = self._next(count) if count else np.empty(0)
+        self._taken = 0
+        if self._items is not None:
+            self._item = self._items.draw(self._times, self._made)
+        self._made += len(self._times)
+        self._left -= len(self._times)
+
+    def _next(self, count: int) -> Floats:
+        if self.source.times is not None:
+            return np.asarray(self.source.times[self._made : self._made + count], dtype=np.float64)
+        if self.source.arrivals == "even":
+            wanted = np.arange(self._made + 1, self._made + count + 1, dtype=np.float64)
+        else:
+            wanted = self._random.standard_exponential(count)
+            wanted[0] += self._unit
+            np.cumsum(wanted, out=wanted)
+            self._unit = float(wanted[-1])
+        return _dated(self._steps, wanted)
+
+
+def _dated(steps: Steps, wanted: Floats) -> Floats:
+    """When the rate's integral reaches these numbers of records; those that it never reaches do not come."""
+    if len(steps.values) == 1 and math.isinf(steps.edges[1]):
+        steady: Floats = wanted / steps.values[0] + steps.edges[0]
+        return steady
+    coming = wanted[: np.searchsorted(wanted, steps.counts[-1], side="right")]
+    ends = np.searchsorted(steps.counts, coming, side="left")
+    begins = ends - 1
+    times = steps.edges[begins] + (coming - steps.counts[begins]) / steps.values[begins]
+    dated: Floats = np.minimum(times, steps.edges[ends])
+    return dated

@@ -1,0 +1,91 @@
+"""What is written down of the records that leave for good, and what the numbers say in the end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from springtide.model.report import Latency
+from springtide.policy.group import kernel
+from springtide.sim.kernels import Floats, Ints, Rows
+
+BINS_PER_OCTAVE, OCTAVES, LEAST = 128, 64, -30
+"""Latencies from 2⁻³⁰ s on, 128 bins for each doubling: a bin is 0.4 to 0.8 % wide."""
+
+_MOST_SECONDS = 10_000_000
+"""What comes after this counts for the last of them."""
+
+
+class Book(NamedTuple):
+    """What is written down of records that leave for good."""
+
+    latency: Floats  # room for those of one step
+    bins: Ints  # the histogram of latencies since the last snapshot
+    seconds: Floats  # for every second of the run: how many left, their latencies' sum, and when the oldest was created
+    sums: Floats  # latencies' sum, how many, how many beyond the timeout
+    by_root: Floats  # the latency of every record of the source, or nothing
+
+
+@kernel
+def write_down(rows: Rows, left: Ints, served: int, book: Book, timeout: float, since: float) -> None:
+    """Note the latency of what left, from its creation on; what was created before ``since`` is not measured."""
+    count = 0
+    horizon = book.seconds.shape[0] - 1
+    for j in range(served):
+        i = left[j]
+        depart, created = rows.depart[i], rows.created[i]
+        latency = depart - created
+        if len(book.by_root) > 0:
+            root = rows.root[i]
+            if not book.by_root[root] > latency:  # not a number yet, or an earlier part of the same record
+                book.by_root[root] = latency
+        if created < since:
+            continue
+        book.latency[count] = latency
+        count += 1
+        book.sums[0] += latency
+        if latency > timeout:
+            book.sums[2] += 1
+        second = min(int(depart), horizon)
+        book.seconds[second, 0] += 1
+        book.seconds[second, 1] += latency
+        book.seconds[second, 2] = min(book.seconds[second, 2], created)
+    book.sums[1] += count
+    bits = book.latency.view(np.int64)
+    low, high = (1023 + LEAST) * BINS_PER_OCTAVE, len(book.bins) - 1
+    for j in range(count):  # the upper bits of a float are its logarithm, rounded down
+        book.bins[max(0, min((bits[j] >> 45) - low, high))] += 1
+
+
+def new_book(rows: int, seconds: float, roots: int) -> Book:
+    """An empty book for steps of so many rows; ``roots``: of how many records single latencies are kept."""
+    each = np.zeros((max(1, int(seconds) + 2), 3))
+    each[:, 2] = np.inf
+    return Book(np.empty(rows), np.zeros(BINS_PER_OCTAVE * OCTAVES, dtype=np.int64), each, np.zeros(3), np.full(roots, np.nan))
+
+
+def with_room(book: Book, rows: int, until: float) -> Book:
+    """The same book, with room for so many rows in a step and for the seconds up to ``until``."""
+    if rows > len(book.latency):
+        book = book._replace(latency=np.empty(2 * rows))
+    if until + 1 > len(book.seconds) < _MOST_SECONDS:
+        more = np.zeros((int(min(until, _MOST_SECONDS)) + 2, 3))
+        more[:, 2] = np.inf
+        book = book._replace(seconds=np.concatenate([book.seconds, more]))
+    return book
+
+
+def quantile(bins: Ints, share: float) -> float:
+    """The latency in seconds, in the middle of its bin, that this share of the records does not exceed."""
+    place = int(np.searchsorted(np.cumsum(bins), share * bins.sum() - 1e-9))
+    octave, part = divmod(place, BINS_PER_OCTAVE)
+    return float(2.0 ** (octave + LEAST) * (1 + (part + 0.5) / BINS_PER_OCTAVE))
+
+
+def latency_of(bins: Ints, total_s: float, count: float) -> Latency | None:
+    """Milliseconds; None when nothing left."""
+    if not count:
+        return None
+    low, middle, high = (round(quantile(bins, share) * 1000, 6) for share in (0.5, 0.95, 0.99))
+    return Latency(round(total_s / count * 1000, 6), low, middle, high)

@@ -1,0 +1,61 @@
+"""Kernels, compiled: plain functions on numbers and arrays become machine code when the simulator first needs them.
+
+numba is imported here and nowhere else, and not before something is simulated: it takes 365 ms, which neither
+``import springtide`` nor Spark's workers should pay for.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from springtide.errors import SetupError
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled version of a kernel; those that it calls by name are compiled with it.
+
+    The function itself stays as it is. Its twin has the same code and other globals, in which every kernel is
+    replaced by its own twin: numba can call those, and could not call a plain function that it does not know.
+    """
+    numba = _numba()
+    names = {name: value for name, value in function.__globals__.items() if name in _named(function.__code__)}
+    twins = {name: compiled(value) for name, value in names.items() if getattr(value, "is_kernel", False)}
+    twin = types.FunctionType(
+        function.__code__, {**function.__globals__, **twins}, function.__name__, function.__defaults__, function.__closure__
+    )
+    twin.__module__, twin.__qualname__ = function.__module__, function.__qualname__
+    made: Callable[..., Any] = numba.njit(twin, error_model="numpy")
+    return made
+
+
+def reads(function: Callable[..., Any], position: int) -> bool:
+    """Whether a function looks at one of its arguments: what it leaves alone need not be kept up to date.
+
+    >>> reads(lambda state, key: key + 1, 0), reads(lambda state, key: key + 1, 1)
+    (False, True)
+    """
+    name = function.__code__.co_varnames[position]
+    for step in dis.get_instructions(function):
+        if "LOAD" in step.opname and name in (step.argval if isinstance(step.argval, tuple) else (step.argval,)):
+            return True
+    return False
+
+
+def _named(code: types.CodeType) -> set[str]:
+    """The names that a function's code, or that of a function inside it, refers to."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_named, inner))
+
+
+@cache
+def _numba() -> Any:
+    try:
+        import numba
+    except ImportError:
+        raise SetupError("the simulator needs numba; pip install 'springtide[sim]'") from None
+    return numba

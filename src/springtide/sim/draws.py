@@ -1,0 +1,188 @@
+"""What is drawn for every record: when it comes, which item it is, and what it costs.
+
+Random numbers are made by numpy, a block at a time, from generators that are seeded by the run's seed and the name of what
+they are for: one more operator does not change what the others draw.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from springtide.errors import OptionError
+from springtide.policy.group import kernel
+from springtide.sim.compile import compiled
+from springtide.sim.kernels import Floats, Ints
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    return np.random.Generator(np.random.SFC64([seed, zlib.crc32(purpose.encode())]))
+
+
+class Cost(Protocol):
+    """Seconds of work that records need."""
+
+    def draw(self, random: np.random.Generator, items: Ints, out: Floats) -> None: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    seconds: float
+
+    def draw(self, random: np.random.Generator, items: Ints, out: Floats) -> None:
+        out[:] = self.seconds
+
+
+NOTHING = Constant(0.0)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    mean: float
+
+    def draw(self, random: np.random.Generator, items: Ints, out: Floats) -> None:
+        random.standard_exponential(out=out)
+        out *= self.mean
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Drawn again where it is not positive."""
+
+    mean: float
+    deviation: float
+
+    def draw(self, random: np.random.Generator, items: Ints, out: Floats) -> None:
+        out[:] = random.normal(self.mean, self.deviation, len(out))
+        while (wrong := np.flatnonzero(out <= 0)).size:
+            out[wrong] = random.normal(self.mean, self.deviation, wrong.size)
+
+    def __post_init__(self) -> None:
+        if not (self.mean > 0 and self.deviation >= 0):
+            raise OptionError(f"{self}: the mean is above 0, the deviation 0 or more")
+
+
+@dataclass(frozen=True)
+class ByItem:
+    """Every item has its cost: ``seconds[item]``."""
+
+    seconds: Floats = field(compare=False)
+
+    def draw(self, random: np.random.Generator, items: Ints, out: Floats) -> None:
+        np.take(self.seconds, items, out=out)
+
+
+class Items(Protocol):
+    """Which items a source's records are: the keys that costs and groupings go by."""
+
+    @property
+    def size(self) -> int: ...
+
+    def start(self, random: np.random.Generator) -> Stream:
+        """Begin to draw."""
+        ...
+
+
+class Stream(Protocol):
+    """Draws the items of a source's records, in their order."""
+
+    def draw(self, times: Floats, first: int) -> Ints:
+        """Those of the records from ``first`` on, created at these times."""
+        ...
+
+
+@dataclass(frozen=True)
+class Given:
+    """The items themselves, in order; after the last comes the first again."""
+
+    items: Ints = field(compare=False)
+
+    @property
+    def size(self) -> int:
+        return int(self.items.max()) + 1
+
+    def start(self, random: np.random.Generator) -> Stream:
+        return self
+
+    def draw(self, times: Floats, first: int) -> Ints:
+        return np.take(self.items, np.arange(first, first + len(times)), mode="wrap")
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Items with these chances; ``shuffles`` times a minute the chances are dealt out to the items anew."""
+
+    chances: Floats = field(compare=False)
+    shuffles: float = 0.0
+    permuted: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.chances)
+
+    def start(self, random: np.random.Generator) -> Stream:
+        return _Dealt(self, random)
+
+    @cached_property
+    def alias(self) -> tuple[Floats, Ints]:
+        """Walker's tables, by Vose's method."""
+        chances = np.asarray(self.chances, dtype=np.float64)
+        if not (chances.ndim == 1 and len(chances) and (chances >= 0).all() and chances.sum() > 0):
+            raise OptionError("chances of items are 0 or more, and not all are 0")
+        size = len(chances)
+        kept, other = chances / chances.sum() * size, np.arange(size)
+        small, large = list(np.flatnonzero(kept < 1)), list(np.flatnonzero(kept >= 1))
+        while small and large:
+            below, above = small.pop(), large[-1]
+            other[below] = above
+            kept[above] -= 1 - kept[below]
+            if kept[above] < 1:
+                small.append(large.pop())
+        kept[[*small, *large]] = 1.0
+        return kept, other
+
+
+def Uniform(size: int) -> Weighted:  # noqa: N802  reads like the others
+    """Every item is as likely as the others."""
+    return Weighted(np.ones(size))
+
+
+def Zipf(size: int, exponent: float, shuffles: float = 0.0) -> Weighted:  # noqa: N802
+    """The r-th most frequent item has a chance in proportion to r to the power of -exponent; which it is, the seed says."""
+    return Weighted(np.arange(1, size + 1, dtype=np.float64) ** -exponent, shuffles, permuted=True)
+
+
+class _Dealt:
+    """Ranks by the alias tables, and which item has which rank at the time."""
+
+    def __init__(self, items: Weighted, random: np.random.Generator) -> None:
+        self._random, self._every = random, 60.0 / items.shuffles if items.shuffles else np.inf
+        self._chance, self._other = items.alias
+        self._deal = 0
+        self._ranked = random.permutation(items.size) if items.permuted else np.arange(items.size)
+
+    def draw(self, times: Floats, first: int) -> Ints:
+        ranks = np.empty(len(times), dtype=np.int64)
+        compiled(pick)(self._random.random(len(times)), self._chance, self._other, ranks, len(times))
+        if not np.isfinite(self._every):
+            return self._ranked[ranks]
+        deals = (times // self._every).astype(np.int64)
+        for deal in np.unique(deals):
+            while self._deal < deal:
+                self._ranked, self._deal = self._random.permutation(self._ranked), self._deal + 1
+            ranks[deals == deal] = self._ranked[ranks[deals == deal]]
+        return ranks
+
+
+@kernel
+def pick(uniform: Floats, chance: Floats, other: Ints, item: Ints, count: int) -> None:
+    """Draw items by Walker's alias method: one number from [0, 1) gives both the column and the side of it."""
+    size = len(chance)
+    for i in range(count):
+        place = uniform[i] * size
+        column = int(place)
+        item[i] = column if place - column < chance[column] else other[column]

@@ -1,0 +1,203 @@
+"""The whole network at work: sources and operators, from step to step.
+
+The graph has no cycle, so within a step each operator takes in all that was sent to it before the next one is looked at. What
+leaves an operator after the step's end stays at it until a later step. Where steps begin and end changes no result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from springtide.policy.group import Continual
+from springtide.sim.arrivals import BLOCK, Arrivals, Batch
+from springtide.sim.book import Book, new_book, with_room, write_down
+from springtide.sim.cluster import LONGEST_STEP_S, network_of, place
+from springtide.sim.compile import compiled
+from springtide.sim.draws import generator
+from springtide.sim.gate import Gate
+from springtide.sim.kernels import Floats, Ints
+from springtide.sim.model import Cluster, Edge, Model, Operator
+from springtide.sim.station import Station
+
+_FOR_EVER = math.inf
+
+
+class Engine:
+    """Simulates a model, as far as it is told to."""
+
+    def __init__(
+        self, model: Model, groupings: Mapping[str, Continual], seed: int, *, records: int | None = None,
+        horizon_s: float = 0.0, warmup_s: float = 0.0, by_record: bool = False,
+    ) -> None:  # fmt: skip
+        self.model, self.now, self._warmup = model, 0.0, warmup_s
+        timeout = _FOR_EVER if model.timeout_s is None or model.late == "count" else model.timeout_s
+        self.beyond = _FOR_EVER if model.timeout_s is None else model.timeout_s
+        self.sources = [Arrivals(source, seed, records, number * (records or 0)) for number, source in enumerate(model.sources)]
+        self.stations = {
+            operator.name: Station(operator, groupings[operator.name], _seed(seed, operator.name), timeout, model.feedback_s)
+            for operator in model.operators
+        }
+        self.book: Book = new_book(BLOCK, horizon_s, len(model.sources) * (records or 0) if by_record else 0)
+        self.received, self._told = 0, 0
+        self._gates = [Gate(source.queue_limit) for source in model.sources]
+        self._closed, self._room = False, _FOR_EVER
+        looks = model.back_pressure.every_s if model.back_pressure else _FOR_EVER
+        self._longest = min(looks, self._connect(model.cluster) if model.cluster else _FOR_EVER)
+        self._exits = {operator.name for operator in model.exits}
+        self._readers = {name: model.readers(name) for name in [s.name for s in model.sources] + list(self.stations)}
+        self._splits = {operator.name for operator in model.operators if operator.splits}
+        self._coins = {name: generator(seed, f"copies from {name}") for name in self._readers}
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no more records come."""
+        return all(source.exhausted for source in self.sources)
+
+    @property
+    def there(self) -> int:
+        """How many records are on their way through the operators."""
+        return sum(station.there for station in self.stations.values()) + self.held
+
+    @property
+    def held(self) -> int:
+        """How many records the sources hold back."""
+        return sum(gate.held for gate in self._gates)
+
+    @property
+    def refused(self) -> int:
+        """How many records the sources dropped."""
+        return sum(gate.refused for gate in self._gates)
+
+    def oldest(self) -> float:
+        """When the oldest record that is still there was created."""
+        stations = min(station.oldest() for station in self.stations.values())
+        return min(stations, *(gate.oldest() for gate in self._gates))
+
+    def older_than(self, time: float) -> int:
+        """How many records that are still there were created before ``time``."""
+        stations = sum(station.older_than(time) for station in self.stations.values())
+        return stations + sum(gate.older_than(time) for gate in self._gates)
+
+    def take_received(self) -> int:
+        """How many records came since the last call."""
+        taken, self._told = self.received - self._told, self.received
+        return taken
+
+    def resize(self, replicas: Mapping[str, int]) -> None:
+        """Change the numbers of active replicas."""
+        for name, degree in replicas.items():
+            self.stations[name].resize(degree)
+        if self.model.cluster is not None:
+            place(self.model.cluster, self.stations.values())
+
+    def interrupt(self, names: Sequence[str], seconds: float, drop: bool) -> None:
+        """Let no record start at these operators for so long; with ``drop`` what waits there is lost."""
+        for name in names:
+            self.stations[name].defer(self.now, self.now + seconds, drop)
+
+    def _connect(self, cluster: Cluster) -> float:
+        """Put the replicas on nodes and the network between them; how long a step may take with it."""
+        place(cluster, self.stations.values())
+        network = network_of(cluster)
+        for station in self.stations.values():
+            station.network = network
+        return LONGEST_STEP_S if network is not None and network.wire.any() else _FOR_EVER
+
+    def _look_at_queues(self) -> None:
+        marks = self.model.back_pressure
+        if marks is None:
+            return
+        longest, self._room = 0, _FOR_EVER
+        for name, station in self.stations.items():
+            queues = station.queues()
+            longest = max(longest, int(queues.max()))
+            room = np.maximum(0, marks.high - queues).sum() + station.served
+            self._room = min(self._room, room / (self.model.visits[name] or 1.0))
+        self._closed = longest > (marks.low if self._closed else marks.high)
+
+    def advance(self, until: float) -> None:
+        """Simulate up to ``until``."""
+        while self.now < until:
+            self._step(min(until, self.now + self._longest, *(source.block_end for source in self.sources)))
+            self._look_at_queues()
+
+    def drain(self) -> float:
+        """Simulate, after the last arrival, until nothing is there: when the last record left."""
+        while not self.exhausted:
+            self.advance(min(source.block_end for source in self.sources))
+        while self.there:
+            ends = [station.last_departure() for station in self.stations.values()]
+            self.advance(max(*ends, self.now + self._longest if self.held else self.now))
+        return self.now
+
+    def _step(self, until: float) -> None:
+        sent: dict[str, list[Batch]] = {name: [] for name in self.stations}
+        for source, gate in zip(self.sources, self._gates, strict=True):
+            batch = source.take(until)
+            self.received += len(batch.at)
+            passed = gate.passed(batch, self._closed, self._room, self.now, until)
+            self._room -= len(passed.at)
+            self._send(source.source.name, passed, sent)
+        for name, station in self.stations.items():
+            left, served = station.step(sent[name], self.now, until)
+            if name in self._exits:
+                self._write_down(station, left, served, until)
+            elif served:
+                self._send(name, _batch(station, left[:served]), sent)
+            station.clear()
+        self.now = until
+
+    def _write_down(self, station: Station, left: Ints, served: int, until: float) -> None:
+        self.book = with_room(self.book, served, until)
+        compiled(write_down)(station.rows, left, served, self.book, self.beyond, self._warmup)
+
+    def _send(self, name: str, batch: Batch, sent: dict[str, list[Batch]]) -> None:
+        """Hand a batch to the operators that read it: copies to each, or each record to one of them."""
+        readers = self._readers[name]
+        if not len(batch.at):
+            return
+        if name in self._splits:
+            self._split(readers, batch, self._coins[name].random(len(batch.at)), sent)
+            return
+        for operator, edge in readers:
+            if isinstance(edge.copies, float | int) and edge.copies == 1:
+                sent[operator.name].append(batch)
+            else:
+                sent[operator.name].append(_copied(batch, edge, self._coins[name]))
+
+    def _split(
+        self, readers: Sequence[tuple[Operator, Edge]], batch: Batch, coins: Floats, sent: dict[str, list[Batch]]
+    ) -> None:
+        low = np.zeros(len(coins))
+        for operator, edge in readers:
+            high = low + _copies(batch, edge)
+            chosen = (low <= coins) & (coins < high)
+            sent[operator.name].append(batch.part(chosen))
+            low = high
+
+
+def _copies(batch: Batch, edge: Edge) -> Floats | float:
+    return edge.copies[batch.item] if isinstance(edge.copies, np.ndarray) else float(edge.copies)
+
+
+def _copied(batch: Batch, edge: Edge, coins: np.random.Generator) -> Batch:
+    wanted = _copies(batch, edge)
+    whole = np.floor(wanted)
+    counts = (whole + (coins.random(len(batch.at)) < wanted - whole)).astype(np.int64)
+    return batch.part(np.repeat(np.arange(len(counts)), counts))
+
+
+def _batch(station: Station, left: Ints) -> Batch:
+    """What an operator sends on, in the order in which it leaves."""
+    rows = station.rows
+    ordered = left[np.argsort(rows.depart[left], kind="stable")]
+    origin = station.replicas.node[rows.target[ordered]]
+    return Batch(rows.depart[ordered], rows.created[ordered], rows.item[ordered], rows.root[ordered], origin)
+
+
+def _seed(seed: int, name: str) -> int:
+    """A seed of its own for every operator's grouping."""
+    return int(generator(seed, f"grouping of {name}").integers(2**31))

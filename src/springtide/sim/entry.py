@@ -1,0 +1,171 @@
+"""``simulate``: a model or a topology, a policy and a grouping, put together on a simulated cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.control.loop import ControlLoop
+from springtide.control.planner import Bounds
+from springtide.errors import OptionError, TopologyError, nearest
+from springtide.model.duration import seconds
+from springtide.model.rate import Rate, as_rate
+from springtide.model.rate import trace as read_trace
+from springtide.model.snapshot import Snapshot
+from springtide.model.topology import Topology
+from springtide.policy import registry, scale
+from springtide.policy.group import Continual
+from springtide.policy.scale import ScalePolicy
+from springtide.sim.control import SimulatedCluster, Starting
+from springtide.sim.engine import Engine
+from springtide.sim.measure import Ledger, metrics
+from springtide.sim.model import Model, Reconfiguration
+
+MODES = ("continuous", "micro-batch")
+NO_LIMIT = 100_000
+
+Progress = Callable[[float, float], None]
+"""Told how many seconds were simulated, and of how many."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a simulation gave: its summary (as ``springtide simulate --json`` prints it), what the policy saw, what it decided.
+
+    ``latencies_s``: with ``by_record``, the latency of every record of the sources, in the order of arrival; NaN where it
+    never left.
+    """
+
+    summary: Mapping[str, Any]
+    snapshots: tuple[Snapshot, ...] = field(default=(), repr=False)
+    decisions: tuple[Mapping[str, object], ...] = field(default=(), repr=False)
+    latencies_s: npt.NDArray[np.float64] | None = field(default=None, repr=False)
+
+
+def simulate(
+    what: Model | Topology, *, policy: str | ScalePolicy | None = None, settings: Mapping[str, object] | None = None,
+    grouping: str | Continual = "round-robin", grouping_settings: Mapping[str, object] | None = None,
+    trace: str | Path | Rate | float | None = None, mode: str = "continuous", seed: int = 0,
+    duration: str | float | None = None, records: int | None = None, target: str | float | None = None,
+    interval: str | float = 1.0, reconfiguration: str | Reconfiguration = "none", max_slots: int | None = None,
+    warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, progress: Progress | None = None,
+) -> Outcome:  # fmt: skip
+    """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
+
+    It ends when ``records`` of each source came and left, or after ``duration``, or when the rate ends. Without a
+    ``policy`` the model's replicas stay as they are. ``trace`` replaces the sources' rates. ``warmup``: records
+    created before are not measured. The same arguments give the same result.
+    """
+    if mode != "continuous":
+        known = "is not there yet; take continuous" if mode in MODES else nearest(mode, MODES)
+        raise OptionError(f"mode {mode!r}: {known}")
+    model = _model(what, None if trace is None else _rate(trace), costs)
+    scaler = registry.create("scale", policy, settings or {}) if isinstance(policy, str) else policy
+    topology = model.topology
+    if scaler is not None:
+        scale.check(scaler, [operator.name for operator in topology.scalable])
+    groupings = {o.name: _grouping(o.grouping or grouping, grouping_settings or {}) for o in model.operators}
+    interval_s = seconds(interval, "interval")
+    if interval_s <= 0:
+        raise OptionError(f"interval={interval!r} is not allowed; it is above 0")
+    if by_record and records is None:
+        raise OptionError("by_record needs records=, the number of records of each source")
+    target_s = None if target is None else seconds(target, "target")
+    cost = Reconfiguration(reconfiguration) if isinstance(reconfiguration, str) else reconfiguration  # type: ignore[arg-type]
+    end = _end(model, None if duration is None else seconds(duration, "duration"), records)
+    engine = Engine(
+        model, groupings, seed, records=records, horizon_s=end if math.isfinite(end) else 0.0,
+        warmup_s=seconds(warmup, "warmup"), by_record=by_record,
+    )  # fmt: skip
+    ledger = Ledger()
+    cluster = SimulatedCluster(engine, topology, cost, ledger)
+    if scaler is None:
+        ledger.set_replicas(0.0, sum(station.active for station in engine.stations.values()))
+        _run(engine, end, lambda: None, math.inf, progress)
+    else:
+        first = {member: o.replicas if member == o.name else 1 for o in model.operators for member, _, _ in o.folded}
+        loop = ControlLoop(
+            topology, Starting(scaler, first), bounds=Bounds(max_slots or NO_LIMIT), read_limit=None, trigger_s=0.0,
+            interval_s=interval_s, clock=cluster.clock, actuators=[cluster], journal=cluster, monitor=cluster, seed=seed,
+        )  # fmt: skip
+        _run(engine, end, loop.cycle, interval_s, progress)
+    for station in engine.stations.values():
+        station.take_counts()
+    summary = {
+        "topology": model.name, "policy": None if scaler is None else scaler.name, "grouping": _name(grouping), "mode": mode,
+        "trace": None if trace is None else _label(trace), "seed": seed,
+        "target_ms": None if target_s is None else 1000 * target_s,
+        **metrics(engine, ledger, engine.now, target_s),
+    }  # fmt: skip
+    return Outcome(summary, tuple(cluster.snapshots), tuple(cluster.decisions), engine.book.by_root if by_record else None)
+
+
+def _run(engine: Engine, end: float, cycle: Callable[[], None], interval_s: float, progress: Progress | None) -> None:
+    """From interval to interval, until the end, or until all records came and left."""
+    count = 0
+    while engine.now < end:
+        count += 1
+        until = min(end, count * interval_s)
+        if math.isinf(until):
+            engine.drain()
+            return
+        engine.advance(until)
+        if engine.now < end:
+            cycle()
+        if progress is not None:
+            progress(engine.now, end)
+        if math.isinf(end) and engine.exhausted and not engine.there:
+            return
+
+
+def _end(model: Model, duration_s: float | None, records: int | None) -> float:
+    """When the simulation is over; infinite: when all records came and left."""
+    if duration_s is not None:
+        return duration_s
+    if records is not None or all(source.times is not None for source in model.sources):
+        return math.inf
+    end = max(source.steps.end for source in model.sources)
+    if math.isinf(end):
+        raise OptionError(f"{model.name!r} never ends: its rate has no end; give duration, records or a trace")
+    return end
+
+
+def _model(what: Model | Topology, rate: Rate | None, costs: str | Path | None) -> Model:
+    if isinstance(what, Topology):
+        from springtide.sim.profile import model_of
+
+        return model_of(what, rate, costs)
+    if not isinstance(what, Model):
+        raise TopologyError(f"simulate({what!r}): that is {type(what).__name__}, neither a topology nor a springtide.sim.Model")
+    if costs is not None:
+        raise OptionError(f"costs={str(costs)!r}: model {what.name!r} has its own costs; leave it out")
+    return what if rate is None else replace(what, sources=tuple(replace(source, rate=rate) for source in what.sources))
+
+
+def _rate(trace: str | Path | Rate | float) -> Rate:
+    return read_trace(trace) if isinstance(trace, str | Path) else as_rate(trace)
+
+
+def _label(trace: str | Path | Rate | float) -> str:
+    return str(trace)
+
+
+def _name(grouping: str | Continual) -> str:
+    return grouping if isinstance(grouping, str) else str(getattr(grouping, "name", type(grouping).__name__))
+
+
+def _grouping(chosen: str | Continual, settings: Mapping[str, object]) -> Continual:
+    made = registry.create("group", chosen, settings) if isinstance(chosen, str) else chosen
+    if not isinstance(made, Continual):
+        able = [cls.name for cls in registry.available("group") if hasattr(cls, "online")]
+        raise OptionError(
+            f"grouping {_name(chosen)!r} routes whole batches only, and continuous mode goes record by record;"
+            f" {nearest(_name(chosen), able)}; micro-batch mode takes all of them"
+        )
+    return made

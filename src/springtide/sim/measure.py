@@ -1,0 +1,123 @@
+"""From what was written down to the metrics, with the names that they have everywhere. What is undefined is None."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from springtide.model.report import Latency
+from springtide.sim.book import latency_of
+from springtide.sim.engine import Engine
+from springtide.sim.kernels import Floats, Ints
+
+
+@dataclass
+class Ledger:
+    """What is added up from interval to interval: replicas over time, changes, pauses, and what came and went."""
+
+    since: float = 0.0
+    replicas: int = 0
+    most: int = 0
+    replica_seconds: float = 0.0
+    reconfigurations: int = 0
+    down_s: float = 0.0
+    down_until: float = 0.0
+    gaps: list[float] = field(default_factory=list)  # |in - out| / in of each interval
+    bins: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    latency_s: float = 0.0
+    completions: float = 0.0
+
+    def set_replicas(self, now: float, replicas: int) -> None:
+        self.replica_seconds += (now - self.since) * self.replicas
+        self.since, self.replicas, self.most = now, replicas, max(self.most, replicas)
+
+    def pause(self, now: float, seconds: float) -> None:
+        """Time in which any operator is down counts once."""
+        self.down_s += max(0.0, now + seconds - max(now, self.down_until))
+        self.down_until = max(self.down_until, now + seconds)
+
+    def interval(self, received: int, left: float) -> None:
+        if received:
+            self.gaps.append(abs(received - left) / received)
+
+    def close_book(self, engine: Engine) -> Latency | None:
+        """Add the book's latencies since the last call to the totals; what they were."""
+        bins, sums = engine.book.bins, engine.book.sums
+        recent = latency_of(bins, sums[0] - self.latency_s, sums[1] - self.completions)
+        self.bins = bins.copy() if not len(self.bins) else self.bins + bins
+        self.latency_s, self.completions = float(sums[0]), float(sums[1])
+        bins[:] = 0
+        return recent
+
+
+def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) -> dict[str, Any]:
+    """All of them, for a run that ended at ``end`` seconds."""
+    ledger.close_book(engine)
+    ledger.set_replicas(end, ledger.replicas)
+    totals = {name: station.totals for name, station in engine.stations.items()}
+    out = sum(totals[operator.name].served for operator in engine.model.exits)
+    lost = sum(counts.lost for counts in totals.values()) + engine.refused
+    late = sum(counts.late for counts in totals.values())
+    latency = latency_of(ledger.bins, ledger.latency_s, ledger.completions)
+    per_record = sum(engine.model.visits[operator.name] for operator in engine.model.exits)
+    return {
+        "latency_ms": None if latency is None else asdict(latency),
+        "violation_ratio": None if target_s is None else violation_ratio(engine.book.seconds, target_s, end, engine.oldest()),
+        "throughput_rows_s": out / end if end > 0 else None,
+        "processed_ratio": min(1.0, out / (engine.received * per_record)) if engine.received and per_record else None,
+        "dephased_ratio": _dephased(engine, out, lost, late, end),
+        "throughput_degradation": float(np.mean(ledger.gaps)) if ledger.gaps else None,
+        "replicas": {"mean": ledger.replica_seconds / end if end > 0 else None, "max": ledger.most},
+        "replica_seconds": ledger.replica_seconds,
+        "reconfigurations": ledger.reconfigurations,
+        "downtime_ratio": min(ledger.down_s, end) / end if end > 0 else None,
+        "control_messages": _messages(engine),
+        "rows_in": engine.received,
+        "rows_out": out,
+        "rows_lost": lost,
+        "rows_timed_out": late,
+        "rows_there": engine.there,
+        "duration_s": end,
+        "operators": [
+            {
+                "name": name, "rows_in": counts.rows_in, "rows_out": counts.served, "rows_lost": counts.lost,
+                "rows_timed_out": counts.late, "busy_s": counts.busy_s,
+                "response_ms": 1000 * counts.response_s / counts.served if counts.served else None,
+            }
+            for name, counts in totals.items()
+        ],
+    }  # fmt: skip
+
+
+def violation_ratio(seconds: Floats, target_s: float, end: float, oldest_left: float) -> float | None:
+    """The share of seconds whose mean latency is above the target, among those with completions or a backlog.
+
+    In a second without completions the age of the oldest record that is there counts: of the record that leaves next.
+    ``seconds``: for each, how many left, their latencies' sum and when the oldest of them was created.
+    """
+    slices = seconds[: max(1, int(np.ceil(end)))]
+    counts, sums, oldest = slices.T
+    upcoming = np.append(np.minimum.accumulate(np.append(oldest, oldest_left)[::-1])[::-1][1:], np.inf)[: len(counts)]
+    ends = np.minimum(np.arange(1, len(counts) + 1), end)
+    empty = counts == 0
+    ages = np.where(empty, ends - upcoming, sums / np.where(empty, 1.0, counts))
+    counted = ~empty | (upcoming < ends)
+    return float((ages[counted] > target_s).mean()) if counted.any() else None
+
+
+def _dephased(engine: Engine, out: int, lost: int, late: int, end: float) -> float | None:
+    """Of the records that left, or should have: which share took longer than the timeout, or never arrived."""
+    if not np.isfinite(engine.beyond):
+        return None
+    overdue = engine.older_than(end - engine.beyond)
+    beyond = engine.book.sums[2] + lost + late + overdue
+    ended = out + lost + late + overdue
+    return float(beyond / ended) if ended else None
+
+
+def _messages(engine: Engine) -> int | None:
+    """Control messages of the groupings that count theirs."""
+    counted = [station.state.messages for station in engine.stations.values() if hasattr(station.state, "messages")]
+    return int(sum(np.sum(messages) for messages in counted)) if counted else None

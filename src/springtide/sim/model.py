@@ -1,0 +1,258 @@
+"""A cluster in numbers: what the simulator's continuous mode simulates. Frozen values; all times are in seconds.
+
+>>> model = Model(
+...     "shop",
+...     sources=(Source("orders", rate=90.0, items=Zipf(1000, 1.0)),),
+...     operators=(Operator("price", inputs=("orders",), cost=Exponential(0.01), replicas=2), Operator("pack", ("price",))),
+... )
+>>> [operator.name for operator in model.exits]
+['pack']
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.errors import OptionError, TopologyError, nearest
+from springtide.model.endpoints import DiscardSink, GenerateSource
+from springtide.model.rate import Rate, as_rate
+from springtide.model.schema import schema_of
+from springtide.model.topology import AUTO, Kind, Topology
+from springtide.model.topology import Operator as TopologyOperator
+from springtide.sim.draws import NOTHING, Cost, Items
+
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True)
+class Source:
+    """Records at a rate. ``arrivals``: evenly spaced within a step of the rate, or a Poisson process of that rate.
+
+    ``times``, when given, are the records' creation times themselves, and the rate only tells how many come on average.
+    ``queue_limit``: how many records it holds back under back-pressure before it drops the next.
+    """
+
+    name: str
+    rate: Rate | float = 1.0
+    items: Items | None = None
+    arrivals: Literal["even", "poisson"] = "even"
+    times: npt.NDArray[np.float64] | None = field(default=None, compare=False)
+    queue_limit: int = NO_LIMIT
+    node: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.arrivals not in ("even", "poisson"):
+            raise OptionError(
+                f"source {self.name!r}: arrivals={self.arrivals!r}; {nearest(self.arrivals, ('even', 'poisson'))}"
+            )
+
+    @property
+    def steps(self) -> Rate:
+        return as_rate(self.rate)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What an operator gets of another's output: ``copies`` of each record, whole ones and by chance one more.
+
+    0.2 is every fifth record, 2.5 two or three of each. An array gives the copies by the record's item.
+    """
+
+    source: str
+    copies: float | npt.NDArray[np.float64] = field(default=1.0, compare=False)
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.copies))
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """What costs are multiplied by, per replica, from a record or from a time on; later replicas have 1."""
+
+    factors: tuple[float, ...]
+    from_record: int = 0  # counted at the operator, in the order of arrival
+    from_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Replicas with a FIFO queue each. ``cost`` is a record's time on a replica of speed 1.
+
+    ``splits``: each of its records goes to one of its readers only, with the edges' copies as the chances; else to each.
+    ``queue_limit``: how many may wait for a replica, the one being served not counted; the next is dropped.
+    ``keys``: the key of every item, as a number or, with ``hashed``, as the hash itself; without it the item is the key.
+    ``nodes``: where its replicas are; without it they are spread over the cluster's nodes.
+    """
+
+    name: str
+    inputs: tuple[str | Edge, ...]
+    cost: Cost = NOTHING
+    replicas: int = 1
+    parallelism: int | None = None
+    grouping: str | None = None
+    splits: bool = False
+    speeds: tuple[Speeds, ...] = ()
+    queue_limit: int = NO_LIMIT
+    keys: npt.NDArray[np.uint64] | None = field(default=None, compare=False)
+    hashed: bool = False
+    nodes: tuple[int, ...] = ()
+    members: tuple[tuple[str, float, float], ...] = ()
+    """Operators that are folded into it: name, share of its cost, and records per record of its own."""
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise OptionError(f"operator {self.name!r}: replicas={self.replicas} is not allowed; it is at least 1")
+
+    @property
+    def folded(self) -> tuple[tuple[str, float, float], ...]:
+        return self.members or ((self.name, 1.0, 1.0),)
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        return tuple(one if isinstance(one, Edge) else Edge(one) for one in self.inputs)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine: replicas beyond its ``cores`` share them; ``mbit_s`` is what its interface sends at most."""
+
+    cores: float = math.inf
+    mbit_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines, and the time from one to another: the same everywhere, or by pairs. ``record_bytes`` is a record's size."""
+
+    nodes: tuple[Node, ...]
+    delay_s: float | tuple[tuple[float, ...], ...] = 0.0
+    record_bytes: int = 128
+
+
+@dataclass(frozen=True)
+class BackPressure:
+    """The sources hold records back from when a queue is longer than ``high`` until none is longer than ``low``.
+
+    Queues are looked at every ``every_s``, as Storm's flags take their time; what was held back is let go no faster than
+    the queues have room for.
+    """
+
+    high: int
+    low: int
+    every_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.low <= self.high and self.every_s > 0):
+            raise OptionError(f"{self} is not allowed; 0 ≤ low ≤ high, and every_s is above 0")
+
+
+@dataclass(frozen=True)
+class Reconfiguration:
+    """What a change of degrees costs: nothing, a pause with buffering, or a restart that drops what waits in queues.
+
+    ``seconds``: for how long no record starts. ``whole``: at every operator, not only at those that change.
+    """
+
+    kind: Literal["none", "pause", "restart"] = "none"
+    seconds: float = 0.0
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        kinds = ("none", "pause", "restart")
+        if self.kind not in kinds:
+            raise OptionError(f"reconfiguration {self.kind!r} does not exist; {nearest(self.kind, kinds)}")
+        if not 0 <= self.seconds < math.inf:
+            raise OptionError(f"a reconfiguration of {self.seconds} s is not allowed; it takes 0 s or more")
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sources, operators and edges without a cycle, and the rules that hold for all of them.
+
+    ``timeout_s``: how old a record may get. ``late``: whether one that is older when it would start is removed, or only
+    counted. ``feedback_s``: how long it takes until a grouping knows that a record is done.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    operators: tuple[Operator, ...]
+    cluster: Cluster | None = None
+    timeout_s: float | None = None
+    late: Literal["remove", "count"] = "remove"
+    feedback_s: float = 0.0
+    back_pressure: BackPressure | None = None
+    origin: Topology | None = None
+    """The topology that this is a model of, where it was not made by hand."""
+
+    def __post_init__(self) -> None:
+        if not self.sources or not self.operators:
+            raise TopologyError(f"model {self.name!r} needs at least one source and one operator")
+        known = {source.name for source in self.sources}
+        for operator in self.operators:
+            if operator.name in known:
+                raise TopologyError(f"model {self.name!r}: two of its parts are named {operator.name!r}")
+            for edge in operator.edges:
+                if edge.source not in known:
+                    raise TopologyError(
+                        f"operator {operator.name!r} reads {edge.source!r}, which is not listed before it;"
+                        f" {nearest(edge.source, known)}"
+                    )
+            known.add(operator.name)
+
+    def readers(self, name: str) -> tuple[tuple[Operator, Edge], ...]:
+        return tuple((operator, edge) for operator in self.operators for edge in operator.edges if edge.source == name)
+
+    @cached_property
+    def exits(self) -> tuple[Operator, ...]:
+        """The operators from which records leave for good."""
+        return tuple(operator for operator in self.operators if not self.readers(operator.name))
+
+    @cached_property
+    def visits(self) -> Mapping[str, float]:
+        """How many records reach each operator per record of the sources, on average."""
+        rates = {source.name: source.steps for source in self.sources}
+        total = sum(max(rate.values) for rate in rates.values()) or 1.0
+        found = {name: max(rate.values) / total for name, rate in rates.items()}
+        for operator in self.operators:
+            found[operator.name] = sum(found[edge.source] * edge.mean for edge in operator.edges)
+        return found
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The same graph for the control loop and the policies: operators without functions."""
+        if self.origin is not None:
+            return self.origin
+        made = [
+            TopologyOperator(s.name, Kind.SOURCE, source=GenerateSource(_no_record, s.steps), schema=_SCHEMA)
+            for s in self.sources
+        ]
+        for operator in self.operators:
+            last = operator in self.exits
+            made.append(
+                TopologyOperator(
+                    operator.name, Kind.SINK if last else Kind.MAP, tuple(edge.source for edge in operator.edges),
+                    function=None if last else _no_record, schema=None if last else _SCHEMA, grouping=AUTO,
+                    parallelism=operator.parallelism, sink=DiscardSink() if last else None,
+                )
+            )  # fmt: skip
+        return Topology(self.name, tuple(made))
+
+
+@dataclass(frozen=True)
+class _Item:
+    item: int
+
+
+_SCHEMA = schema_of(_Item)
+
+
+def _no_record(draw: object) -> _Item:
+    raise AssertionError("a simulated operator has no function")
