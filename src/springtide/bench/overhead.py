@@ -12,9 +12,11 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
+
+from springtide.bench.statistics import quartiles, turned
 
 ROWS_PER_BATCH = 1_000
 SHAPES = ("chained", "shuffled")
@@ -31,7 +33,7 @@ def measure(rounds: int, batches: int, progress: TextIO = sys.stderr) -> dict[st
         children = {"defaults": defaults, "springtide": springtide}
         for number in range(rounds + 1):
             for shape in SHAPES:
-                for settings, who in _turned(SIDES, number):
+                for settings, who in turned(SIDES, number):
                     periods = children[settings].run(shape, who, batches)
                     if number:
                         times.setdefault((shape, settings, who), []).append(periods)
@@ -42,11 +44,6 @@ def measure(rounds: int, batches: int, progress: TextIO = sys.stderr) -> dict[st
         "batches_per_round": batches,
         **{shape: _compared(times, shape) for shape in SHAPES},
     }
-
-
-def _turned(sides: Sequence[tuple[str, str]], by: int) -> Sequence[tuple[str, str]]:
-    by %= len(sides)
-    return (*sides[by:], *sides[:by])
 
 
 def _compared(times: Times, shape: str) -> dict[str, Any]:
@@ -62,16 +59,9 @@ def _compared(times: Times, shape: str) -> dict[str, Any]:
         "springtide_ms": round(statistics.median(springtide), 1),
         "ratio": round(statistics.median(ratios), 3),
         "gain": round(statistics.median(gains), 3),
-        "ratio_iqr": _quartiles(ratios),
-        "gain_iqr": _quartiles(gains),
+        "ratio_iqr": quartiles(ratios),
+        "gain_iqr": quartiles(gains),
     }
-
-
-def _quartiles(values: list[float]) -> list[float]:
-    if len(values) < 2:
-        return [round(values[0], 3)] * 2
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return [round(low, 3), round(high, 3)]
 
 
 class _Child:

@@ -58,6 +58,7 @@ _BUILT_IN = (
     "springtide.policy.group.load_balancing:LoadBalancing",
     "springtide.policy.group.full_knowledge:FullKnowledge",
     "springtide.policy.group.posg:Posg",
+    "springtide.policy.group.lpt:Lpt",
 )
 _TYPES: Mapping[object, type] = MappingProxyType(
     {name: kind for kind in (int, float, str, bool) for name in (kind, kind.__name__)}

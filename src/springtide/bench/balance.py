@@ -1,0 +1,251 @@
+"""How evenly groupings spread work on real Spark, and what that does to a batch's time: all sides in one run.
+
+For every kind of costs and size of batch, each round draws one batch, and every side runs it, in an order that turns
+from round to round: Spark's own ``repartition(k)`` and ``repartition(k, key)`` in front of ``mapInArrow``, and
+Springtide's pipeline with each grouping. The records come from one partition on every side.
+
+Groupings that learn are warm: 50,000 records of the stream were measured on Spark beforehand, 40 at a time, and every
+grouping was told of them batch by batch, as if its own tasks had reported them. The records of that warm-up wait, also where
+the measured ones burn cycles, as 50,000 of those would take a quarter of an hour; a key costs the same time in both.
+After that each side goes on learning from its own reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import springtide as st
+from springtide.bench.balance_work import TOLD, WORK, Item, LptTrue, Stream, spark_task, stream
+from springtide.bench.statistics import quartiles, turned
+from springtide.control.routing import Routing
+from springtide.model.costs import TaskCosts
+from springtide.model.plan import Plan
+from springtide.model.report import BatchReport
+from springtide.policy import registry
+from springtide.policy.group import Grouping
+from springtide.spark import session as sessions
+from springtide.spark.pipeline import Outcome, Pipeline
+from springtide.spark.program import Staging, compile_topology
+from springtide.spark.worker import BATCH_PROPERTY
+
+K = {"wait": 5, "cpu": 2}
+COSTS = ("posg", "tweets", "constant")
+SIZES = {100: 1.0, 2_000: 8.0}
+"""Records of a batch, and what costs are divided by."""
+SIDES = ("repartition", "hash", "posg", "lpt", "lpt-true", "tide")
+WARM_WIDTH = 40
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    rounds: Mapping[int, int]  # by the size of a batch: small ones vary more
+    warm_records: int
+
+
+FULL = Effort({100: 14, 2_000: 6}, 50_000)
+QUICK = Effort({100: 4, 2_000: 2}, 10_000)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one side did with one batch."""
+
+    batch_s: float
+    completion_s: float  # mean over the records, from the start of the batch to the end of their work
+    busy_s: tuple[float, ...]  # of each task
+
+
+def measure(work: str, effort: Effort, progress: TextIO = sys.stderr) -> dict[str, Any]:
+    """Run all sides on all kinds of costs and sizes."""
+    k, rows = K[work], []
+    with _session() as session:
+        for costs in COSTS:
+            for size, divided_by in SIZES.items():
+                rng = np.random.default_rng([COSTS.index(costs), size])
+                records = stream(costs, divided_by, rng)
+                sides = _sides(session, work, k)
+                _warm_up(session, records, sides, effort.warm_records, rng)
+                rounds = effort.rounds[size]
+                measured = _alternate(session, records, sides, size, rounds, rng)
+                rows += [_row(costs, size, k, name, measured) for name in SIDES]
+                print(f"{work}: {costs} costs, {size} records a batch: {rounds} rounds done", file=progress, flush=True)
+    return {
+        "work": work, "k": k, "warm_records": effort.warm_records, "source_partitions": 1,
+        "note": _NOTES[work], "rows": rows,
+    }  # fmt: skip
+
+
+_NOTES = {
+    "wait": "work is waiting: a task holds its slot and no core, so 5 tasks run side by side on any machine",
+    "cpu": "work burns cycles, with as many tasks as cores",
+}
+
+
+def _alternate(
+    session: SparkSession, records: Stream, sides: Mapping[str, _Side], size: int, rounds: int, rng: np.random.Generator
+) -> dict[str, list[tuple[Batch, float]]]:
+    """One round to get warm, then the measured ones: of each side its batches, with the longest single cost in each."""
+    measured: dict[str, list[tuple[Batch, float]]] = {name: [] for name in SIDES}
+    for number in range(rounds + 1):
+        drawn = records.drawn(size, rng)
+        frame = session.createDataFrame(drawn).coalesce(1).cache()
+        frame.count()
+        for name in turned(SIDES, number):
+            batch = sides[name].run(frame, drawn, number)
+            if number:
+                measured[name].append((batch, float(np.max(drawn.column("seconds").to_numpy()))))
+        frame.unpersist()
+    return measured
+
+
+def _row(costs: str, size: int, k: int, name: str, measured: Mapping[str, list[tuple[Batch, float]]]) -> dict[str, Any]:
+    own = [batch for batch, _ in measured[name]]
+    batch_s = statistics.median(batch.batch_s for batch in own)
+    speedups = {
+        other: [theirs.batch_s / ours.batch_s for (theirs, _), ours in zip(measured[other], own, strict=True)]
+        for other in ("repartition", "hash")
+    }
+    balances = [max(b.busy_s) / max(sum(b.busy_s) / k, longest) for b, longest in measured[name]]
+    saved = [theirs.batch_s - ours.batch_s for (theirs, _), ours in zip(measured["repartition"], own, strict=True)]
+    best = [
+        theirs.batch_s - ours.batch_s
+        for (theirs, _), (ours, _) in zip(measured["repartition"], measured["lpt-true"], strict=True)
+    ]
+    return {
+        "costs": costs,
+        "records": size,
+        "grouping": name,
+        "completion_ms": round(1000 * statistics.median(batch.completion_s for batch in own), 1),
+        "batch_ms": round(1000 * batch_s, 1),
+        "balance": round(statistics.mean(balances), 3),
+        "throughput_rows_s": round(size / batch_s, 1),
+        "batch_speedup": round(statistics.median(speedups["repartition"]), 3),
+        "batch_speedup_iqr": quartiles(speedups["repartition"]),
+        "batch_speedup_over_hash": round(statistics.median(speedups["hash"]), 3),
+        "gain_ms": round(1000 * statistics.mean(saved), 1),
+        "gain_of_lpt_true": round(sum(saved) / sum(best), 2) if costs != "constant" and sum(best) > 0 else None,
+    }
+
+
+class _Side:
+    """One way to spread a batch over k tasks."""
+
+    def run(self, frame: DataFrame, drawn: pa.Table, number: int) -> Batch:
+        raise NotImplementedError
+
+    def learn(self, costs: list[TaskCosts]) -> None:
+        """Be told of records that others measured; for those that learn."""
+
+
+@dataclass
+class _Spark(_Side):
+    """Spark's own partitioning, and the operator by hand."""
+
+    work: str
+    k: int
+    by: tuple[str, ...] = ()
+
+    def run(self, frame: DataFrame, drawn: pa.Table, number: int) -> Batch:
+        begin = time.time()
+        tasks = frame.repartition(self.k, *self.by).mapInArrow(spark_task(self.work), TOLD).collect()
+        took = time.time() - begin
+        done = sum(task.done for task in tasks)
+        return Batch(took, done / drawn.num_rows - begin, tuple(task.busy for task in tasks))
+
+
+@dataclass
+class _Springtide(_Side):
+    """Springtide's pipeline, from the batch's DataFrame to the reports of its tasks."""
+
+    session: SparkSession
+    work: str
+    k: int
+    grouping: Grouping
+    pipeline: Pipeline = field(init=False)
+    routing: Routing = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows = st.source.dataframe(_no_stream, schema=Item, ordered=True)
+        worked = rows.map(WORK[self.work], name="work", grouping=self.grouping.name, by="key")
+        topology = worked.to(st.sink.discard(), name="nowhere").named("balance")
+        groupings = {"work": self.grouping}
+        letters = Staging(tempfile.mkdtemp(prefix="springtide-bench-"), "json")
+        self.pipeline = Pipeline(self.session, compile_topology(topology, groupings, {"nowhere": None}, letters), epoch=1)
+        self.routing = Routing(topology, groupings, None, time.monotonic, wait=True)
+        self._routes: tuple[Plan, Mapping[str, Any]] | None = None
+
+    def run(self, frame: DataFrame, drawn: pa.Table, number: int) -> Batch:
+        self.session.sparkContext.setLocalProperty(BATCH_PROPERTY, str(number))
+        begin = time.time()
+        outcome = self.outcome(frame)
+        took = time.time() - begin
+        self.learn(outcome.costs.get("work", []))
+        own = [task["tallies"]["work"] for task in outcome.tasks if "work" in task["tallies"]]
+        # a task works through its records one after another: on average a record is done in the middle of that time
+        ends = sum(tally["rows_in"] * ((tally["started"] + tally["finished"]) / 2 - begin) for tally in own)
+        return Batch(took, ends / drawn.num_rows, tuple(tally["busy_s"] for tally in own))
+
+    def outcome(self, frame: DataFrame) -> Outcome:
+        plan = self._plan()
+        if self._routes is None or self._routes[0] != plan:
+            self._routes = (plan, self.routing.routes(plan))
+        return self.pipeline.run(frame, plan.widths, self._routes[1])
+
+    def learn(self, costs: list[TaskCosts]) -> None:
+        if costs:
+            report = BatchReport(0, 1, self._plan(), 0.0, 0.0, 0, 0, 0, (), {}, costs={"work": tuple(costs)})
+            self.routing.report(report)
+
+    def _plan(self) -> Plan:
+        return Plan({"work": self.k}, self.k, {"work": self.k}, knowledge=self.routing.edition)
+
+
+def _no_stream(session: SparkSession) -> DataFrame:
+    raise AssertionError("the batches are handed over, not read")
+
+
+def _sides(session: SparkSession, work: str, k: int) -> dict[str, _Side]:
+    own: dict[str, Grouping] = {name: registry.create("group", name) for name in ("posg", "lpt", "tide")}
+    own["lpt-true"] = LptTrue()
+    spark = {"repartition": _Spark(work, k), "hash": _Spark(work, k, ("key",))}
+    return spark | {name: _Springtide(session, work, k, grouping) for name, grouping in own.items()}
+
+
+def _warm_up(session: SparkSession, records: Stream, sides: Mapping[str, _Side], count: int, rng: np.random.Generator) -> None:
+    """Measure records on Spark, and tell every side of them."""
+    wide = _Springtide(session, "wait", WARM_WIDTH, registry.create("group", "tide"))
+    k = next(side.k for side in sides.values() if isinstance(side, _Springtide))
+    session.sparkContext.setLocalProperty(BATCH_PROPERTY, "0")
+    size = min(count, 10_000)
+    for _ in range(0, count, size):
+        outcome = wide.outcome(session.createDataFrame(records.drawn(size, rng)).coalesce(1))
+        measured = outcome.costs["work"]
+        for first in range(0, WARM_WIDTH, k):  # as many batches of k tasks as there were tasks
+            reports = [dataclasses.replace(one, task=one.task % k) for one in measured if first <= one.task < first + k]
+            for side in sides.values():
+                side.learn(reports)
+
+
+@contextlib.contextmanager
+def _session() -> Iterator[SparkSession]:
+    with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
+        session: Any = sessions.create(f"local[{WARM_WIDTH}]", "bench-balance", log=Path(folder) / "spark.log")
+        try:
+            yield session
+        finally:
+            session.stop()
