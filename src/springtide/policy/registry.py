@@ -56,7 +56,6 @@ _BUILT_IN = (
     "springtide.policy.group.two_choices:TwoChoices",
     "springtide.policy.group.least_loaded:LeastLoaded",
     "springtide.policy.group.load_balancing:LoadBalancing",
-    "springtide.policy.group.full_knowledge:FullKnowledge",
     "springtide.policy.group.posg:Posg",
     "springtide.policy.group.lpt:Lpt",
 )

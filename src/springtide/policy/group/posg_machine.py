@@ -45,8 +45,7 @@ class Machine(NamedTuple):
     mean: _Floats  # seconds per record so far, sent with them
     known: _Bools  # whether they were sent
     load: _Floats  # Ĉ
-    given: _Ints  # records in all
-    asked: _Ints  # which of them carries a request that is to be answered; 0: none
+    asked: _Ints  # which of a replica's records carries a request that is to be answered; 0: none
     delta: _Floats  # -Ĉ as the request has it; Δ = C - Ĉ once it is answered
     missing: _Ints  # [2] requests to send, replies to come
     phase: _Ints  # [1] ROUND_ROBIN, SEND_ALL, WAIT_ALL or RUN
@@ -57,7 +56,7 @@ class Machine(NamedTuple):
     messages: _Ints  # [1] matrices and replies; requests ride on records
 
 
-PER_REPLICA = ("F", "W", "S", "stabilizing", "executed", "done", "busy", "first", "sent_F", "sent_W", "mean", "known", "given")
+PER_REPLICA = ("F", "W", "S", "stabilizing", "executed", "done", "busy", "first", "sent_F", "sent_W", "mean", "known")
 
 
 def fresh(k: int, r: int, c: int, hashes: Hashes, rules: _Floats) -> Machine:
@@ -76,7 +75,7 @@ def fresh(k: int, r: int, c: int, hashes: Hashes, rules: _Floats) -> Machine:
         return np.zeros(k, dtype=np.bool_)
 
     instances = matrices(), matrices(), matrices(), no(), ints(k), ints(k), floats(), floats(np.inf)
-    scheduler = matrices(), matrices(), floats(), no(), floats(), ints(k), ints(k), floats()
+    scheduler = matrices(), matrices(), floats(), no(), floats(), ints(k), floats()
     return Machine(hashes, rules, *instances, *scheduler, ints(2), ints(1), ints(1), ints(1), ints(1), ints(1, -1), ints(1))
 
 
@@ -93,11 +92,10 @@ def choose(state: Machine, key: int, now: float, free: _Floats, queue: _Ints) ->
     else:
         op = least(state.load)
     state.tuples[0] += 1
-    state.given[op] += 1
     if phase != ROUND_ROBIN:
         state.load[op] += estimate_one(state.sent_F[op], state.sent_W[op], state.hashes, key, state.mean[op])
     if phase == SEND_ALL:
-        state.asked[op] = state.given[op]
+        state.asked[op] = state.done[op] + queue[op] + 1  # this record: after those that are there
         state.delta[op] = -state.load[op]
         state.messages[0] += 1  # the reply
         state.missing[0] -= 1
@@ -196,7 +194,7 @@ def error(S: Matrix, F: Matrix, W: Matrix, rules: _Floats) -> float:
     change = total = 0.0
     for i in range(F.shape[0]):
         for j in range(F.shape[1]):
-            if S[i, j] > 0.0 or (rules[EMPTY_CELLS] and F[i, j] > 0.0):
+            if F[i, j] > 0.0 and (S[i, j] > 0.0 or rules[EMPTY_CELLS]):
                 weight = F[i, j] if rules[WEIGHTED] else 1.0
                 change += weight * abs(S[i, j] - W[i, j] / F[i, j])
                 total += weight * S[i, j]

@@ -23,7 +23,7 @@ class TwoChoices:
     Nasir, De Francisci Morales, García-Soriano, Kourtellis, Serafini: The Power of Both Choices (2015). A key meets two tasks
     at most, so that a state by key is merged from two parts, and the tasks are far closer in load than under a single
     hash. Every upstream task goes by what it has sent itself, in a micro-batch since its start: the paper's local load
-    estimation, which needs no message.
+    estimation, which needs no message. H₂ is drawn from the targets other than H₁, or one key in k would have no choice.
 
     >>> keys = np.zeros(4, dtype=np.uint64)
     >>> sorted(np.bincount(TwoChoices().route(Share(4, width=8, hashes=lambda: keys), {}), minlength=8).tolist())[-2:]
@@ -41,12 +41,13 @@ class TwoChoices:
         validate(self)
 
     def route(self, share: Share, table: Table) -> Targets:
-        width = np.uint64(share.width)
-        one = mix(share.keys ^ np.uint64(self.seed))
-        other = mix(one ^ _OTHER)
+        k = np.uint64(share.width)
+        mixed = mix(share.keys ^ np.uint64(self.seed))
+        one = mixed % k
+        other = (one + np.uint64(1) + mix(mixed ^ _OTHER) % max(k - np.uint64(1), np.uint64(1))) % k
         sent = [0] * share.width
         targets = []
-        for i, j in zip((one % width).tolist(), (other % width).tolist(), strict=True):
+        for i, j in zip(one.tolist(), other.tolist(), strict=True):
             target = j if sent[j] < sent[i] else i
             sent[target] += 1
             targets.append(target)
@@ -65,10 +66,10 @@ class Sent(NamedTuple):
 
 @kernel
 def less_loaded(state: Sent, key: int, now: float, free: npt.NDArray[np.float64], queue: npt.NDArray[np.int64]) -> int:
-    width = np.uint64(len(state.records))
-    one = mixed_one(int(np.uint64(key) ^ state.seed[0]))
-    other = mixed_one(int(one ^ _OTHER))
-    i, j = int(one % width), int(other % width)
+    k = len(state.records)
+    mixed = mixed_one(int(np.uint64(key) ^ state.seed[0]))
+    i = int(mixed % np.uint64(k))
+    j = (i + 1 + int(mixed_one(int(mixed ^ _OTHER)) % np.uint64(max(k - 1, 1)))) % k
     target = j if state.records[j] < state.records[i] else i
     state.records[target] += 1
     return target
