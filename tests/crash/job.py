@@ -4,10 +4,10 @@
                              split ⇒ tag
                              split + tag → everything
 
-It has what the protocol has to hold for: records dealt out in turn by the JVM and by Python, and by a hash; operators
-fused into one task; a fan-out, a union, two ``files`` sinks, one of which gets records from two stages; and records that
-fail in two of them. The last shuffle deals records out in turn by their position, so it shows when a stage that is
-recomputed does not put its records into the same order. Every record sleeps a little, so that a kill at a random
+It has what the protocol has to hold for: records dealt out in turn by the JVM, by a hash, and by what they are expected to
+cost, or in turn by Python; operators fused into one task; a fan-out, a union, two ``files`` sinks, one of which gets
+records from two stages; and records that fail in two of them. The last shuffle goes by the records' position, and what
+was learned before, so it shows when a stage that is recomputed does not put its records into the same order. Every record sleeps a little, so that a kill at a random
 instant mostly lands inside a stage.
 
 What it does is told by one JSON document in the environment, so that ``springtide run job.py:topology`` can run it too.
@@ -50,6 +50,7 @@ class Settings:
     weigh_s: float = 0.001  # what an operator takes for a record
     split_s: float = 0.002
     tag_s: float = 0.001
+    grouping: str = "tide"  # of `tag`
     fused: bool = False  # `parse` runs in the source's task, not behind a shuffle of the JVM's
     max_slots: int = 4
     master: str = "local[4,4]"
@@ -187,7 +188,7 @@ def build(settings: Settings) -> Topology:
     parsed = numbers.map(parse, grouping=None if settings.fused else "round-robin")
     weighed = parsed.map(Weigh(settings.weigh_s, traces), schema=Weight, name="weigh")
     split = weighed.key_by("key").flat_map(Split(settings.split_s, traces), schema=Part, name="split")
-    tagged = split.map(Tag(settings.tag_s, traces), schema=Part, name="tag", grouping="round-robin")
+    tagged = split.map(Tag(settings.tag_s, traces), schema=Part, name="tag", grouping=settings.grouping, by="key")
     return st.topology(
         "crash",
         split.to(st.sink.files(settings.output / "parts")),

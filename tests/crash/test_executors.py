@@ -45,6 +45,7 @@ def lose_executors(folder: Path, cases: Sequence[tuple[str, str]]) -> tuple[Sett
             landed.append(Kill("executor", batch, f"{stage} {which}"))
             assert running.wait_until(partial(is_committed, settings, batch), f"batch {batch}"), running.tail()
             assert_computed_again(settings, stage, batch)
+        assert outputs.manifests(settings)[batch]["plan"]["knowledge"] > 0, "tide had not learned anything to route by"
         running.signal(signal.SIGTERM)
         assert running.wait() == 0, running.tail()
     return settings, landed

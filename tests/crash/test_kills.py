@@ -24,7 +24,7 @@ STEPS = ("planned", "ran", "fenced", "committed", "publishing", "published")
 def endure(folder: Path, seed: int, victims: Sequence[str]) -> tuple[Settings, list[Kill]]:
     """Run a job to its end, and kill these on the way, one after the other."""
     rng = random.Random(f"{' '.join(victims)} {seed}")
-    settings = Settings(str(folder), fused=seed % 2 == 1)
+    settings = Settings(str(folder), fused=seed % 2 == 1, grouping=("tide", "round-robin")[seed % 2])
     landed: list[Kill] = []
     planned: dict[int, dict[str, Any]] = {}
     with started(settings) as running:

@@ -42,11 +42,11 @@ class Editions:
     def load(self, edition: int) -> dict[str, npt.NDArray[Any]] | None:
         """The arrays; None if they are gone, or are not what was written."""
         try:
-            with np.load(self._file(edition), allow_pickle=False) as stored:
+            with self._file(edition).open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 return {name: stored[name] for name in stored.files}
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
             log.warning("%s cannot be read (%s); what was learned is learned anew", self._file(edition), error)
             return None
 
