@@ -28,6 +28,8 @@ from springtide.sim.measure import Ledger, metrics
 from springtide.sim.model import Model, Reconfiguration
 
 MODES = ("continuous", "micro-batch")
+BOUNDS = {"full-knowledge": "springtide.policy.group.full_knowledge:FullKnowledge"}
+"""Groupings that only a simulator can have; the registry lists those that Spark can have too."""
 NO_LIMIT = 100_000
 
 Progress = Callable[[float, float], None]
@@ -161,9 +163,9 @@ def _name(grouping: str | Continual) -> str:
 
 
 def _grouping(chosen: str | Continual, settings: Mapping[str, object]) -> Continual:
-    made = registry.create("group", chosen, settings) if isinstance(chosen, str) else chosen
+    made = registry.create("group", BOUNDS.get(chosen, chosen), settings) if isinstance(chosen, str) else chosen
     if not isinstance(made, Continual):
-        able = [cls.name for cls in registry.available("group") if hasattr(cls, "online")]
+        able = [cls.name for cls in registry.available("group") if hasattr(cls, "online")] + list(BOUNDS)
         raise OptionError(
             f"grouping {_name(chosen)!r} routes whole batches only, and continuous mode goes record by record;"
             f" {nearest(_name(chosen), able)}; micro-batch mode takes all of them"

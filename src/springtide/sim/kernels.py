@@ -70,26 +70,28 @@ class Pending(NamedTuple):
 @kernel
 def serve(
     rows: Rows, first: int, last: int, told: float, until: float, replicas: Replicas, active: int, timeout: float,
-    limit: int, feedback: float, network: Any, state: Any, choose: Any, completed: Any, tracked: Any,
+    limit: int, feedback: float, network: Any, state: Any, choose: Any, completed: Any, pending: Any,
 ) -> int:  # fmt: skip
     """Route and serve the rows from ``first`` to ``last``; -1, or the row that was routed nowhere.
 
-    The rows before ``first`` are under way. With ``tracked`` None nobody asks for completions or queue lengths, and
+    The rows before ``first`` are under way. With ``pending`` None nobody asks for completions or queue lengths, and
     whatever keeps account of them is not even compiled.
     """
     free, queue = replicas.free[:active], replicas.queue[:active]
-    if tracked is not None:
-        pending = _under_way(rows, first, last, told, feedback, replicas)
-    for i in range(first, last):
-        now = rows.at[i]
-        if tracked is not None:
+    if pending is not None:
+        _under_way(pending, rows, first, told, feedback, replicas)
+    for i in range(first, last + 1):
+        now = rows.at[i] if i < last else until
+        if pending is not None:
             _tell(pending, rows, now, feedback, replicas.queue, state, completed)
+        if i == last:
+            break
         target = choose(state, rows.key[i], now, free, queue)
         if target < 0 or target >= active:
             return i
         arrival = now if network is None else _sent(network, rows.origin[i], replicas.node[target], now)
         rows.target[i] = target
-        if tracked is not None and queue[target] > limit:
+        if pending is not None and queue[target] > limit:
             rows.start[i], rows.depart[i], rows.fate[i] = now, now, LOST
             continue
         start = max(arrival, free[target])
@@ -100,11 +102,9 @@ def serve(
             depart = start + rows.cost[i] * replicas.factor[target]
             rows.depart[i], rows.fate[i] = depart, SERVED
             free[target] = depart
-        if tracked is not None:
+        if pending is not None:
             _append(pending, i, target, rows.depart[i] + feedback)
             queue[target] += 1
-    if tracked is not None:
-        _tell(pending, rows, until, feedback, replicas.queue, state, completed)
     return -1
 
 
@@ -119,16 +119,14 @@ def _sent(network: Network, origin: int, node: int, now: float) -> float:
 
 
 @kernel
-def _under_way(rows: Rows, first: int, last: int, told: float, feedback: float, replicas: Replicas) -> Pending:
-    """The lists of those rows before ``first`` that the grouping was not told of by ``told``."""
-    total = len(replicas.free)
-    pending = Pending(np.full(total, -1), np.full(total, -1), np.full(total, np.inf), np.full(last, -1))
-    replicas.queue[:] = 0
+def _under_way(pending: Pending, rows: Rows, first: int, told: float, feedback: float, replicas: Replicas) -> None:
+    """Make the lists of those rows before ``first`` that the grouping was not told of by ``told``."""
+    for r in range(len(replicas.free)):
+        pending.head[r], pending.due[r], replicas.queue[r] = -1, np.inf, 0
     for i in range(first):
         if rows.fate[i] != LOST and rows.depart[i] + feedback > told:
             _append(pending, i, rows.target[i], rows.depart[i] + feedback)
             replicas.queue[rows.target[i]] += 1
-    return pending
 
 
 @kernel
@@ -138,14 +136,14 @@ def _append(pending: Pending, row: int, target: int, due: float) -> None:
         pending.due[target] = due
     else:
         pending.link[pending.tail[target]] = row
-    pending.tail[target] = row
+    pending.tail[target], pending.link[row] = row, -1
 
 
 @kernel
 def _tell(pending: Pending, rows: Rows, now: float, feedback: float, queue: Ints, state: Any, completed: Any) -> None:
     """Hand what was done by ``now`` to the grouping, in the order of time, and shorten the queues."""
     while True:
-        soonest = 0
+        soonest: Any = np.int64(0)  # not a plain 0, or numba would compile what gets it for 0 and for numbers
         for r in range(1, len(pending.due)):
             if pending.due[r] < pending.due[soonest]:
                 soonest = r

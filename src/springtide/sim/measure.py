@@ -119,5 +119,7 @@ def _dephased(engine: Engine, out: int, lost: int, late: int, end: float) -> flo
 
 def _messages(engine: Engine) -> int | None:
     """Control messages of the groupings that count theirs."""
-    counted = [station.state.messages for station in engine.stations.values() if hasattr(station.state, "messages")]
+    counted = [
+        station.router.state.messages for station in engine.stations.values() if hasattr(station.router.state, "messages")
+    ]
     return int(sum(np.sum(messages) for messages in counted)) if counted else None

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from springtide.errors import OptionError
-from springtide.policy.group import Continual, Online
+from springtide.policy.group import Continual
 from springtide.policy.group.keys import mix
 from springtide.sim import kernels
 from springtide.sim.arrivals import BLOCK, Batch, joined
-from springtide.sim.compile import compiled, reads
-from springtide.sim.draws import ByItem, generator
-from springtide.sim.kernels import Ints, Network, Replicas, Rows
+from springtide.sim.compile import compiled
+from springtide.sim.draws import generator
+from springtide.sim.kernels import Ints, Network, Pending, Replicas, Rows
 from springtide.sim.model import NO_LIMIT, Operator
-
-_KEY, _QUEUE = 1, 4  # the places of the arguments of a grouping's choose
+from springtide.sim.router import Router
 
 
 @dataclass
@@ -57,9 +55,9 @@ class Station:
         self.replicas = Replicas(np.zeros(0), np.zeros(0, dtype=np.int64), np.ones(0), np.zeros(0, dtype=np.int64))
         self._random = generator(self.seed, f"costs of {self.operator.name}")
         self._speeds = sorted(self.operator.speeds, key=lambda s: (s.from_record, s.from_s))
-        self._by_item = isinstance(self.operator.cost, ByItem)
         self.slowed = np.ones(0)  # by cores that replicas share
-        self._online: Online | None = None
+        self.router = Router(self.grouping, self.operator.name, self.seed)
+        self._tracked = False
         self._rows(BLOCK)
         self.resize(self.operator.replicas)
 
@@ -76,20 +74,10 @@ class Station:
         if degree == self.active:
             return
         self.active = degree
-        before = None if self._online is None else self._online.state
-        self._online = online = self.grouping.online(degree, self.seed, before)
-        self._choose = compiled(online.choose)
-        self._completed = None if online.completed is None else compiled(online.completed)
-        self._keyed = reads(online.choose, _KEY) or online.completed is not None
-        limited = self.operator.queue_limit < NO_LIMIT
-        self._tracked = True if limited or online.completed is not None or reads(online.choose, _QUEUE) else None
+        self.router.begin(degree)
+        self._tracked = self.router.told or self.operator.queue_limit < NO_LIMIT
         self.feedback_s = self.feedback if self._tracked else 0.0
-
-    @property
-    def state(self) -> Any:
-        """What the grouping knows."""
-        assert self._online is not None
-        return self._online.state
+        self._track()
 
     def step(self, batches: Sequence[Batch], since: float, until: float) -> tuple[Ints, int]:
         """Take in what was sent by ``until``: the rows that were served by then, and how many those are.
@@ -102,7 +90,11 @@ class Station:
         begin = first
         for end, factors in self._segments(first, last):
             self._set_factors(factors)
-            self._serve(begin, end, until if end == last else float(self.rows.at[end - 1]))
+            told, self.told = self.told, until if end == last else float(self.rows.at[end - 1])
+            self.router.serve(
+                self.rows, begin, end, told, self.told, self.replicas, self.timeout, self.operator.queue_limit,
+                self.feedback_s, self.network, self._pending,
+            )  # fmt: skip
             begin = end
         self.seen += count
         sums = np.zeros(5)
@@ -150,19 +142,6 @@ class Station:
         self.totals.add(taken)
         return taken
 
-    def _serve(self, first: int, last: int, until: float) -> None:
-        wrong = compiled(kernels.serve)(
-            self.rows, first, last, self.told, until, self.replicas, self.active, self.timeout, self.operator.queue_limit,
-            self.feedback_s, self.network, self.state, self._choose, self._completed, self._tracked,
-        )  # fmt: skip
-        if wrong >= 0:
-            name = getattr(self.grouping, "name", type(self.grouping).__name__)
-            raise OptionError(
-                f"grouping {name!r} sent a record of {self.operator.name!r} to none of the replicas 0 to {self.active - 1};"
-                " its choose has to return one of them"
-            )
-        self.told = until
-
     def _take(self, batches: Sequence[Batch]) -> int:
         """Append what comes, in the order of time."""
         count = sum(len(batch.at) for batch in batches)
@@ -183,7 +162,7 @@ class Station:
         rows.item[new], rows.root[new] = batch.item[order], batch.root[order]
         if self.network is not None:
             rows.origin[new] = batch.origin[order]
-        if self._keyed:
+        if self.router.keyed:
             rows.key[new] = self._keys(rows.item[new])
         self.operator.cost.draw(self._random, rows.item[new], rows.cost[new])
         return count
@@ -222,3 +201,11 @@ class Station:
                 column[: self.under_way] = getattr(self.rows, name)[: self.under_way]
         self.rows: Rows = Rows(**fresh)
         self._left = np.empty(size, dtype=np.int64)
+        self._track()
+
+    def _track(self) -> None:
+        """Room for the lists of records that replicas have yet to finish, if anybody asks for them."""
+        size, replicas = len(self._left), len(self.replicas.free)
+        whole = np.empty(2 * replicas + size, dtype=np.int64)
+        lists = Pending(whole[:replicas], whole[replicas : 2 * replicas], np.empty(replicas), whole[2 * replicas :])
+        self._pending = lists if self._tracked else None
