@@ -18,6 +18,7 @@ import pyarrow.parquet
 import pytest
 
 import springtide as st
+from crash.job import fixed_limit
 from springtide.errors import CheckpointError, OptionError, RecordError, RunError, SetupError, SpringtideError
 
 pytest.importorskip("pyspark")
@@ -447,6 +448,44 @@ def test_stop_commits_nothing_and_a_mended_run_goes_on_with_other_widths_and_gro
         run(more, spark, tmp_path, checkpoint=checkpoint)
     assert sorted((tmp_path / "runs").iterdir()) == before, "nothing was made for a run that was refused"
     assert sorted(row["n"] for row in read(out)) == list(range(60))
+
+
+def slow_for_one_key(one: Number) -> Number:
+    time.sleep(0.02 if one.k == "k3" else 0.001)
+    return one
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("by", ["k", None], ids=["a key", "a key that is found"])
+def test_tide_learns_what_keys_cost_routes_by_it_and_knows_it_after_a_restart(
+    by: str | None, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind a source whose records the JVM deals out until something is known, and in a stage that follows."""
+    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(50))
+
+    def topology(limit: int) -> st.Topology:
+        worked = numbers(limit).map(slow_for_one_key, grouping="tide", by=by, name="work", parallelism=3)
+        again = worked.map(same, grouping="tide", by=by, name="again", parallelism=2)
+        return again.to(st.sink.memory("out")).named("tide")
+
+    place = tmp_path / "checkpoint"
+    options = {"settings": {"degree": 3}, "checkpoint": place, "grouping": "tide", "target": "60s"}
+    first = run(topology(400), spark, tmp_path, **options)
+    second = run(topology(600), spark, tmp_path, **options)
+    assert sorted(kept(first, "out") + kept(second, "out")) == list(range(600))
+    editions = [line["plan"]["knowledge"] for line in lines(first)]
+    assert editions[0] == 0
+    assert editions[-1] > 0
+    assert lines(second)[0]["plan"]["knowledge"] >= editions[-1], "what was learned is there from the start"
+    from springtide.spark.editions import Editions
+
+    editions_kept = Editions(place / "springtide" / "knowledge")
+    learned = editions_kept.load(editions_kept.latest())
+    assert learned is not None
+    assert learned["work/"].tolist() == ["k"]
+    means = learned["work/seconds"] / learned["work/weights"]
+    assert len(means) == 7
+    assert sorted(means)[-1] > 3 * sorted(means)[-2]
 
 
 def unlucky(draw: st.Draw) -> Number:
