@@ -1,4 +1,4 @@
-"""``springtide``: run, show, policies, doctor, bench.
+"""``springtide``: run, simulate, show, policies, doctor, bench.
 
 With ``--json`` standard output is exactly one JSON document; everything else goes to standard error. Exit codes: 0 also
 when a target was missed, 1 for a failure, 2 for wrong use.
@@ -16,6 +16,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from springtide.cli.simulate import simulate
 from springtide.errors import WRONG_USE, OptionError, SpringtideError
 
 
@@ -153,6 +154,27 @@ def overhead(rounds: int, batches: int, as_json: bool) -> None:
         _print_json(document)
     else:
         Console().print(overhead_table(document))
+
+
+@bench.command("simulator")
+@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="Rounds; sides alternate in each.")
+@click.option("--records", default=4_000_000, show_default=True, type=click.IntRange(1_000), help="Records of our side.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def bench_simulator(rounds: int, records: int, as_json: bool) -> None:
+    """How fast the simulator is, beside the same model in SimPy."""
+    from springtide.cli.simulate import speed_table
+
+    with _errors():
+        from springtide.bench import simulator as measure
+
+        document = measure.measure(rounds, records)
+    if as_json:
+        _print_json(document)
+    else:
+        Console().print(speed_table(document))
+
+
+cli.add_command(simulate)
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from springtide.sim.draws import ByItem, Constant, Exponential, Given, Normal, Uniform, Weighted, Zipf
 from springtide.sim.entry import Outcome, simulate
-from springtide.sim.model import BackPressure, Cluster, Edge, Model, Node, Operator, Reconfiguration, Source, Speeds
+from springtide.sim.model import Edge, Model, Operator, Source, Speeds
+from springtide.sim.rules import BackPressure, Cluster, Node, Reconfiguration
 
 __all__ = [
     "BackPressure",

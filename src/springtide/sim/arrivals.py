@@ -53,6 +53,7 @@ class Arrivals:
         self._times: Floats = np.empty(0)
         self._item: Ints = np.empty(0, dtype=np.int64)
         self._taken = 0
+        self._origin: Ints = np.full(BLOCK, -1 if source.node is None else source.node)
         self._more()
 
     @property
@@ -70,12 +71,8 @@ class Arrivals:
         last = int(np.searchsorted(self._times, until, side="right"))
         self._taken = max(first, last)
         part = slice(first, self._taken)
-        count = self._taken - first
-        begin = self._roots + self._made - len(self._times) + first
-        root = np.arange(begin, begin + count, dtype=np.int64)
-        times = self._times[part]
-        item = root if self._items is None else self._item[part]
-        batch = Batch(times, times, item, root, np.full(count, -1 if self.source.node is None else self.source.node))
+        times, root = self._times[part], self._root[part]
+        batch = Batch(times, times, root if self._items is None else self._item[part], root, self._origin[part])
         if self.exhausted:
             self._more()
         return batch
@@ -86,6 +83,8 @@ class Arrivals:
         self._taken = 0
         if self._items is not None:
             self._item = self._items.draw(self._times, self._made)
+        begin = self._roots + self._made
+        self._root = np.arange(begin, begin + len(self._times), dtype=np.int64)
         self._made += len(self._times)
         self._left -= len(self._times)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from springtide.errors import OptionError
 from springtide.sim.kernels import Ints, Network
-from springtide.sim.model import Cluster
+from springtide.sim.rules import Cluster
 from springtide.sim.station import Station
 
 LONGEST_STEP_S = 0.02

@@ -15,7 +15,7 @@ from springtide.model.topology import Topology
 from springtide.policy.scale import ScalePolicy, State
 from springtide.sim.engine import Engine
 from springtide.sim.measure import Ledger
-from springtide.sim.model import Reconfiguration
+from springtide.sim.rules import Reconfiguration
 from springtide.sim.station import Counts
 
 

@@ -19,7 +19,8 @@ from springtide.sim.compile import compiled
 from springtide.sim.draws import generator
 from springtide.sim.gate import Gate
 from springtide.sim.kernels import Floats, Ints
-from springtide.sim.model import Cluster, Edge, Model, Operator
+from springtide.sim.model import Edge, Model, Operator
+from springtide.sim.rules import Cluster
 from springtide.sim.station import Station
 
 _FOR_EVER = math.inf
@@ -37,7 +38,9 @@ class Engine:
         self.beyond = _FOR_EVER if model.timeout_s is None else model.timeout_s
         self.sources = [Arrivals(source, seed, records, number * (records or 0)) for number, source in enumerate(model.sources)]
         self.stations = {
-            operator.name: Station(operator, groupings[operator.name], _seed(seed, operator.name), timeout, model.feedback_s)
+            operator.name: Station(
+                operator, groupings[operator.name], _seed(seed, operator.name), timeout, model.feedback_s, by_record
+            )
             for operator in model.operators
         }
         self.book: Book = new_book(BLOCK, horizon_s, len(model.sources) * (records or 0) if by_record else 0)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,8 @@ from springtide.policy.scale import ScalePolicy
 from springtide.sim.control import SimulatedCluster, Starting
 from springtide.sim.engine import Engine
 from springtide.sim.measure import Ledger, metrics
-from springtide.sim.model import Model, Reconfiguration
+from springtide.sim.model import Model
+from springtide.sim.rules import Reconfiguration
 
 MODES = ("continuous", "micro-batch")
 BOUNDS = {"full-knowledge": "springtide.policy.group.full_knowledge:FullKnowledge"}
@@ -52,8 +53,9 @@ class Outcome:
 
 def simulate(
     what: Model | Topology, *, policy: str | ScalePolicy | None = None, settings: Mapping[str, object] | None = None,
-    grouping: str | Continual = "round-robin", grouping_settings: Mapping[str, object] | None = None,
-    trace: str | Path | Rate | float | None = None, mode: str = "continuous", seed: int = 0,
+    grouping: str | Continual = "tide", grouping_settings: Mapping[str, object] | None = None,
+    trace: str | Path | Rate | float | None = None, arrivals: Literal["even", "poisson"] | None = None,
+    mode: str = "continuous", seed: int = 0,
     duration: str | float | None = None, records: int | None = None, target: str | float | None = None,
     interval: str | float = 1.0, reconfiguration: str | Reconfiguration = "none", max_slots: int | None = None,
     warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, progress: Progress | None = None,
@@ -61,13 +63,16 @@ def simulate(
     """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
 
     It ends when ``records`` of each source came and left, or after ``duration``, or when the rate ends. Without a
-    ``policy`` the model's replicas stay as they are. ``trace`` replaces the sources' rates. ``warmup``: records
-    created before are not measured. The same arguments give the same result.
+    ``policy`` the model's replicas stay as they are. ``trace`` replaces the sources' rates, ``arrivals`` how records come
+    within a step of them. Records created before ``warmup`` is over are not measured. The same arguments give the same
+    result, but for measured costs.
     """
     if mode != "continuous":
-        known = "is not there yet; take continuous" if mode in MODES else nearest(mode, MODES)
-        raise OptionError(f"mode {mode!r}: {known}")
+        known = "is not there yet; take 'continuous'" if mode in MODES else f"does not exist; {nearest(mode, MODES)}"
+        raise OptionError(f"mode {mode!r} {known}")
     model = _model(what, None if trace is None else _rate(trace), costs)
+    if arrivals is not None:
+        model = replace(model, sources=tuple(replace(source, arrivals=arrivals) for source in model.sources))
     scaler = registry.create("scale", policy, settings or {}) if isinstance(policy, str) else policy
     topology = model.topology
     if scaler is not None:
@@ -82,7 +87,7 @@ def simulate(
     cost = Reconfiguration(reconfiguration) if isinstance(reconfiguration, str) else reconfiguration  # type: ignore[arg-type]
     end = _end(model, None if duration is None else seconds(duration, "duration"), records)
     engine = Engine(
-        model, groupings, seed, records=records, horizon_s=end if math.isfinite(end) else 0.0,
+        model, groupings, seed, records=records, horizon_s=end if math.isfinite(end) else _expected(model, records),
         warmup_s=seconds(warmup, "warmup"), by_record=by_record,
     )  # fmt: skip
     ledger = Ledger()
@@ -136,6 +141,11 @@ def _end(model: Model, duration_s: float | None, records: int | None) -> float:
     if math.isinf(end):
         raise OptionError(f"{model.name!r} never ends: its rate has no end; give duration, records or a trace")
     return end
+
+
+def _expected(model: Model, records: int | None) -> float:
+    """About how long it takes until so many records came."""
+    return max((records or 0) / (max(source.steps.values) or 1.0) for source in model.sources)
 
 
 def _model(what: Model | Topology, rate: Rate | None, costs: str | Path | None) -> Model:

@@ -44,6 +44,7 @@ class Station:
     seed: int
     timeout: float  # beyond which a record is removed
     feedback: float
+    by_record: bool = False
     network: Network | None = None
     counts: Counts = field(default_factory=Counts)  # since the last snapshot
     totals: Counts = field(default_factory=Counts)
@@ -159,7 +160,9 @@ class Station:
             batch = joined(batches)
             order = np.argsort(batch.at, kind="stable")
         rows.at[new], rows.created[new] = batch.at[order], batch.created[order]
-        rows.item[new], rows.root[new] = batch.item[order], batch.root[order]
+        rows.item[new] = batch.item[order]
+        if self.by_record:
+            rows.root[new] = batch.root[order]
         if self.network is not None:
             rows.origin[new] = batch.origin[order]
         if self.router.keyed:

@@ -1,0 +1,127 @@
+"""``springtide simulate``: a topology on a simulated cluster, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from springtide.cli.tables import UNKNOWN, count, mean_max, milliseconds, number
+from springtide.model.duration import seconds
+
+GROUPING = "grouping."
+
+
+@click.command()
+@click.argument("topology")
+@click.option("--trace", metavar="CSV", help="Records/s over time, instead of the sources' own rates.")
+@click.option("--arrivals", help="How records come within a step of the rate: even or poisson. Default: as the source does.")
+@click.option("--policy", default="static", show_default=True, help="Who decides the degrees; see `springtide policies`.")
+@click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
+@click.option(
+    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy, or of the grouping: grouping.NAME."
+)
+@click.option("--mode", default="continuous", show_default=True, help="Record by record, as in the papers.")
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
+@click.option("--duration", help="End after this time, such as 10m. Default: when the trace ends.")
+@click.option("--target", help="Latency that a second should keep, such as 2s.")
+@click.option("--interval", default="1s", show_default=True, help="Time between two decisions.")
+@click.option(
+    "--reconfiguration", default="none", show_default=True, help="What a change of degrees costs: none, pause or restart."
+)
+@click.option("--pause", default="0s", show_default=True, help="How long a pause or a restart takes.")
+@click.option("--max-slots", default=8, show_default=True, type=click.IntRange(1), help="Most replicas at once.")
+@click.option("--costs", metavar="JSON", help="What records cost at each operator. Default: measured, without Spark.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def simulate(topology: str, pairs: tuple[str, ...], pause: str, as_json: bool, **options: Any) -> None:
+    """Simulate TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), or module:attribute."""
+    from springtide.cli import load
+    from springtide.cli.main import _errors, _print_json, _settings
+
+    with _errors():
+        from springtide.sim import Reconfiguration
+        from springtide.sim import simulate as simulated
+
+        given = _settings("--set", pairs)
+        of_grouping = {name.removeprefix(GROUPING): value for name, value in given.items() if name.startswith(GROUPING)}
+        of_policy = {name: value for name, value in given.items() if not name.startswith(GROUPING)}
+        options["reconfiguration"] = Reconfiguration(options["reconfiguration"], seconds(pause, "pause"))
+        chosen = load.topology(topology)
+        with _progress() as progress:
+            outcome = simulated(chosen, settings=of_policy, grouping_settings=of_grouping, progress=progress, **options)
+    if as_json:
+        _print_json(dict(outcome.summary))
+    else:
+        Console().print(simulation_table(outcome.summary))
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[float, float], None] | None]:
+    """A bar on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+        yield lambda now, end: bar.update(task, completed=now, total=end if end < float("inf") else None)
+
+
+def simulation_table(summary: Mapping[str, Any]) -> RenderableType:
+    """The summary for people."""
+    title = f"{summary['topology']} · {summary['policy']} · {summary['grouping']} · {summary['mode']} · seed {summary['seed']}"
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "left", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    facts = _facts(summary)
+    half = (len(facts) + 1) // 2
+    for left, right in zip(facts[:half], [*facts[half:], ("", "")], strict=False):
+        table.add_row(Text(left[0], style="dim"), Text(left[1]), Text(right[0], style="dim"), Text(right[1]))
+    return Group(Text(title, style="bold"), table)
+
+
+def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    latency = summary["latency_ms"] or {}
+    return [
+        ("simulated", number(summary["duration_s"], "s")),
+        ("records in", count(summary["rows_in"])),
+        ("records out", count(summary["rows_out"])),
+        ("records lost", count(summary["rows_lost"])),
+        ("records timed out", count(summary["rows_timed_out"])),
+        ("records still there", count(summary["rows_there"])),
+        ("throughput", number(summary["throughput_rows_s"], " records/s")),
+        ("processed", _share(summary["processed_ratio"])),
+        ("latency, mean", milliseconds(latency.get("mean"))),
+        ("latency, median", milliseconds(latency.get("p50"))),
+        ("latency, 95th percentile", milliseconds(latency.get("p95"))),
+        ("latency, 99th percentile", milliseconds(latency.get("p99"))),
+        ("seconds above the target", _share(summary["violation_ratio"])),
+        ("replicas, mean (max)", mean_max(summary["replicas"])),
+        ("replica seconds", number(summary["replica_seconds"])),
+        ("reconfigurations", count(summary["reconfigurations"])),
+        ("downtime", _share(summary["downtime_ratio"])),
+        ("control messages", count(summary["control_messages"])),
+    ]
+
+
+def _share(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.1%}"
+
+
+def speed_table(document: Mapping[str, Any]) -> RenderableType:
+    """The result of ``bench simulator``."""
+    model, sojourn = document["model"], document["mean_sojourn"]
+    title = f"M/M/{model['k']}, load {model['rho']:g}, medians of {document['rounds']} rounds"
+    table = Table("", "records", "events/s", "mean sojourn", title=title)
+    table.add_row("Springtide", count(document["records"]), count(document["events_per_s"]), f"{sojourn['springtide']:.4f}")
+    table.add_row("SimPy", count(document["simpy_records"]), count(document["simpy_events_per_s"]), f"{sojourn['simpy']:.4f}")
+    table.add_row("closed form", "", "", f"{sojourn['closed_form']:.4f}")
+    low, high = document["ratio_iqr"]
+    return Group(table, Text(f"{document['ratio']:.0f} times as fast (IQR {low:.0f} to {high:.0f})"))
