@@ -16,6 +16,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
 from springtide.errors import WRONG_USE, OptionError, SpringtideError
 
@@ -175,6 +176,7 @@ def bench_simulator(rounds: int, records: int, as_json: bool) -> None:
 
 
 cli.add_command(simulate)
+cli.add_command(papers)
 
 
 def main() -> None:

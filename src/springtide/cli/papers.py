@@ -1,0 +1,102 @@
+"""``springtide papers``: the papers' experiments, measured again in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.status import Status
+from rich.table import Table
+
+from springtide.cli.tables import number
+from springtide.errors import OptionError
+
+if TYPE_CHECKING:
+    from springtide.papers.rows import Row
+
+SHOWN = ("posg", "full-knowledge", "tide")
+"""The series with columns of their own; round-robin is what they are compared with."""
+
+
+@click.group()
+def papers() -> None:
+    """The papers' experiments in the simulator, beside the published numbers."""
+
+
+@papers.command()
+@click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="Streams at every point.")
+@click.option("--figure", "numbers", multiple=True, type=int, metavar="N", help="Only this figure, 4 to 12; repeatable.")
+@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Draw the figures there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def posg(seeds: int, numbers: tuple[int, ...], plots: Path | None, as_json: bool) -> None:
+    """POSG's figures 4 to 12: round-robin, posg, full knowledge and tide on the paper's streams."""
+    from springtide.cli.main import _errors, _print_json
+
+    with _errors():
+        rows, drawn = _measured(seeds, numbers, plots)
+    if as_json:
+        _print_json([row.as_json() for row in rows])
+        return
+    console = Console()
+    console.print(_table(rows))
+    for path in drawn:
+        console.print(f"Plot: {path}", soft_wrap=True, highlight=False)
+
+
+def _measured(seeds: int, numbers: Sequence[int], plots: Path | None) -> tuple[list[Row], list[Path]]:
+    from springtide.papers.lab import Lab, registered
+    from springtide.papers.plots import draw
+    from springtide.papers.posg import FIGURES
+    from springtide.papers.posg_setup import SERIES
+
+    for wrong in (one for one in numbers if one not in FIGURES):
+        raise OptionError(f"--figure {wrong}: POSG's figures with measurements are {', '.join(map(str, FIGURES))}")
+    for name in (name for name in SERIES if not registered(name)):
+        click.echo(f"series {name!r} is left out: there is no such grouping", err=True)
+    lab = Lab(seeds)
+    rows: list[Row] = []
+    drawn = []
+    with Console(stderr=True).status("") as status:
+        for figure in (FIGURES[one] for one in (sorted(set(numbers)) or FIGURES)):
+            lab.progress = partial(_tell, status, figure.name)
+            found = figure.measure(lab)
+            rows += found
+            status.console.print(f"{figure.name}: {figure.title}, {len(found)} rows", highlight=False)
+            if plots is not None:
+                drawn.append(draw(figure, found, lab, plots))
+    return rows, drawn
+
+
+def _tell(status: Status, figure: str, run: str) -> None:
+    status.update(f"{figure}: {run}")
+
+
+def _table(rows: Sequence[Row]) -> RenderableType:
+    """A table for each figure, a line for each point; below it why something was not reproduced.
+
+    A cell is the mean over the seeds, with the least and the greatest. The verdict is about POSG.
+    """
+    parts: list[RenderableType] = []
+    for experiment in dict.fromkeys(row.experiment for row in rows):
+        table = Table("", *SHOWN, "published", "verdict", title=experiment, title_justify="left")
+        own = [row for row in rows if row.experiment == experiment]
+        for name in dict.fromkeys(row.row for row in own):
+            line = {row.series: row for row in own if row.row == name}
+            judged = line.get("posg") or next(iter(line.values()))
+            cells = (_span(line[series]) if series in line else "" for series in SHOWN)
+            published = number(judged.published) if judged.published is not None else ""
+            table.add_row(name, *cells, published, judged.verdict)
+        parts.append(table)
+        parts += [f"  {row.row}, {row.series}: {row.note}" for row in own if row.verdict == "not reproduced"]
+        parts.append("")
+    return Group(*parts)
+
+
+def _span(row: Row) -> str:
+    unit = "" if row.unit == "ratio" else f" {row.unit}"
+    mean = f"{row.measured:.3f}" if row.unit == "ratio" else number(row.measured)
+    return f"{mean}{unit}" if row.min == row.max else f"{mean}{unit} ({number(row.min)}–{number(row.max)})"

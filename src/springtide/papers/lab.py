@@ -1,0 +1,77 @@
+"""Runs each stream under each grouping once, however many figures show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from springtide.errors import OptionError
+from springtide.papers.posg_setup import CHANGE, SERIES, Floats, Setup, run
+from springtide.policy import registry
+
+WINDOW = 2_000
+"""Figure 10: a point stands for so many tuples."""
+TIMEOUT_S = 30.0
+"""Storm's, for figure 11."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One stream under one grouping."""
+
+    completion_s: float  # the mean
+    windows_s: Floats  # [windows, 3] least, mean and greatest
+    timed_out: int
+    messages: int
+    began: int | None  # POSG: the tuple at which RUN began
+    updated: int | None  # POSG: the tuple at which the last instance's matrices arrived after the change
+
+
+@dataclass
+class Lab:
+    """Keeps what was measured; ``progress`` is told of every run before it begins."""
+
+    seeds: int
+    progress: Progress = lambda _: None
+    _kept: dict[tuple[object, ...], list[Result]] = field(default_factory=dict)
+
+    def series(self) -> list[str]:
+        return [name for name in SERIES if registered(name)]
+
+    def runs(self, setup: Setup, series: str, settings: Mapping[str, object] | None = None) -> list[Result]:
+        """One result for every seed. The tweets are 15 times as many, so there are 10 times fewer seeds."""
+        chosen = settings or {}
+        key = (setup, series, *sorted(chosen.items()))
+        if key not in self._kept:
+            seeds = max(1, self.seeds // 10) if setup.tweets else self.seeds
+            self._kept[key] = [self._one(setup, series, seed, chosen) for seed in range(seeds)]
+        return self._kept[key]
+
+    def _one(self, setup: Setup, series: str, seed: int, settings: Mapping[str, object]) -> Result:
+        self.progress(f"{series}, seed {seed}")
+        watched = series == "posg" and len(setup.speeds) > 0
+        done = run(setup, series, seed, settings, watched)
+        machine = done.state.machine if watched else done.state
+        whole = done.completion_s[: len(done.completion_s) // WINDOW * WINDOW].reshape(-1, WINDOW)
+        updated = int(done.state.arrived.max()) if watched and (done.state.arrived > CHANGE).all() else None
+        return Result(
+            float(done.completion_s.mean()),
+            np.stack([whole.min(axis=1), whole.mean(axis=1), whole.max(axis=1)], axis=1),
+            int((done.completion_s > TIMEOUT_S).sum()),
+            done.messages,
+            int(machine.began[0]) if series == "posg" and machine.began[0] >= 0 else None,
+            updated,
+        )
+
+
+def registered(series: str) -> bool:
+    """Whether there is such a grouping, yet."""
+    try:
+        registry.find("group", SERIES[series])
+    except OptionError:
+        return False
+    return True

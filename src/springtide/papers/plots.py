@@ -1,0 +1,83 @@
+"""The figures as pictures: a line for each grouping, and the span from the least to the greatest of the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from springtide.errors import SetupError
+from springtide.papers.figures import Figure
+from springtide.papers.lab import WINDOW, Lab
+from springtide.papers.posg_setup import SHIFTED
+from springtide.papers.rows import Row
+
+# Okabe and Ito's colours, which people with any of the common colour blindnesses can tell apart.
+COLOURS = {"round-robin": "#999999", "posg": "#E69F00", "full-knowledge": "#009E73", "tide": "#0072B2"}
+_MARKS = {"round-robin": "s", "posg": "o", "full-knowledge": "^", "tide": "D"}
+
+
+def draw(figure: Figure, rows: Sequence[Row], lab: Lab, folder: Path) -> Path:
+    """Draw one figure into ``folder``: completion times and speed-ups over its points, or over the tuples of a stream."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
+    canvas = Canvas(figsize=(10, 4.2), layout="constrained")  # no pyplot: it would keep every figure for ever
+    if figure.points:
+        _points(canvas, figure, [one for one in rows if one.completion_ms is not None and "with tuples" not in one.row])
+    else:
+        _over_time(canvas, figure, lab)
+    canvas.suptitle(f"POSG, figure {figure.number}: {figure.title}", x=0.01, ha="left", fontsize=11)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"posg-figure-{figure.number:02d}.png"
+    canvas.savefig(path, dpi=130)
+    return path
+
+
+def _points(canvas: Any, figure: Figure, rows: Sequence[Row]) -> None:
+    left, right = canvas.subplots(1, 2)
+    for series in dict.fromkeys(one.series for one in rows):
+        own = [one for one in rows if one.series == series]
+        x = [one.x for one in own]
+        times = np.array([one.completion_ms for one in own])
+        ratios = np.array([(one.min, one.measured, one.max) for one in own])
+        for axes, (low, mean, high) in ((left, times.T), (right, ratios.T)):
+            axes.plot(x, mean, color=COLOURS[series], marker=_MARKS[series], markersize=4, linewidth=1.6, label=series)
+            axes.fill_between(x, low, high, color=COLOURS[series], alpha=0.15, linewidth=0)
+    published = sorted({(one.x, one.published) for one in rows if one.series == "posg" and one.published is not None})
+    if published:
+        right.plot(*zip(*published, strict=True), "x", color="#000000", markersize=7, label="published, posg")
+    left.set_ylabel("mean completion time (ms)")
+    right.set_ylabel("speed-up over round-robin")
+    for axes in (left, right):
+        axes.set_xlabel(figure.axis)
+        if figure.logarithmic:
+            axes.set_xscale("log", base=10 if figure.points[0].x < 1 else 2)
+        _tidy(axes)
+    left.set_ylim(bottom=0)
+    right.legend(frameon=False, fontsize=8)
+
+
+def _over_time(canvas: Any, figure: Figure, lab: Lab) -> None:
+    """The first seed's stream: least, mean and greatest completion time of every 2,000 tuples."""
+    axes = canvas.subplots()
+    for series in lab.series():
+        settings = {"tolerance": 0.05} if (figure.number, series) == (11, "posg") else {}
+        windows = lab.runs(SHIFTED, series, settings)[0].windows_s
+        x = WINDOW * (1 + np.arange(len(windows)))
+        axes.plot(x, windows[:, 1], color=COLOURS[series], linewidth=1.6, label=series)
+        axes.fill_between(x, windows[:, 0], windows[:, 2], color=COLOURS[series], alpha=0.15, linewidth=0)
+    axes.set_xlabel(figure.axis)
+    axes.set_ylabel("completion time (s)")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
+    _tidy(axes)
+
+
+def _tidy(axes: Any) -> None:
+    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
