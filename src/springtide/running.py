@@ -199,8 +199,11 @@ def _groupings(topology: Topology, default: str) -> dict[str, Grouping]:
     registry.create("group", default, {})
     chosen = {o.name: default if o.grouping == AUTO else o.grouping for o in topology if o.grouping is not None}
     for name, grouping in chosen.items():
-        if grouping == "hash" and not topology[name].key:
-            raise OptionError(f"operator {name!r}: grouping 'hash' needs a key; write .key_by(column) before it")
+        kind = registry.find("group", grouping)
+        if getattr(kind, "needs_key", False) and not (topology[name].key or topology[name].by):
+            raise OptionError(f"operator {name!r}: grouping {grouping!r} needs a key; write by=column, or .key_by(column)")
+        if getattr(kind, "simulator_only", False):
+            raise OptionError(f"operator {name!r}: grouping {grouping!r} is a bound, for `springtide simulate` alone")
     return {name: registry.create("group", grouping, {}) for name, grouping in chosen.items()}
 
 

@@ -128,7 +128,7 @@ class Stream:
             raise TopologyError(f"{where}: grouping={chosen['grouping']!r} is not the name of a grouping")
         if "parallelism" in chosen:
             chosen.setdefault("grouping", AUTO)
-        if chosen.get("grouping") == "hash":
+        if chosen.get("grouping") == "hash" and "by" not in chosen:
             raise TopologyError(f"{where}: grouping='hash' needs a key; write .key_by(column) before it")
         return chosen
 

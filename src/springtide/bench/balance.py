@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import springtide as st
@@ -38,7 +37,7 @@ from springtide.policy import registry
 from springtide.policy.group import Grouping
 from springtide.spark import session as sessions
 from springtide.spark.pipeline import Outcome, Pipeline
-from springtide.spark.program import Staging, compile_topology
+from springtide.spark.program import Program, Staging, compile_topology
 from springtide.spark.worker import BATCH_PROPERTY
 
 K = {"wait": 5, "cpu": 2}
@@ -73,7 +72,7 @@ class Batch:
 def measure(work: str, effort: Effort, progress: TextIO = sys.stderr) -> dict[str, Any]:
     """Run all sides on all kinds of costs and sizes."""
     k, rows = K[work], []
-    with _session() as session:
+    with spark_session(WARM_WIDTH) as session:
         for costs in COSTS:
             for size, divided_by in SIZES.items():
                 rng = np.random.default_rng([COSTS.index(costs), size])
@@ -106,7 +105,7 @@ def _alternate(
         frame = session.createDataFrame(drawn).coalesce(1).cache()
         frame.count()
         for name in turned(SIDES, number):
-            batch = sides[name].run(frame, drawn, number)
+            batch = sides[name].run(frame, size, number)
             if number:
                 measured[name].append((batch, float(np.max(drawn.column("seconds").to_numpy()))))
         frame.unpersist()
@@ -145,7 +144,7 @@ def _row(costs: str, size: int, k: int, name: str, measured: Mapping[str, list[t
 class _Side:
     """One way to spread a batch over k tasks."""
 
-    def run(self, frame: DataFrame, drawn: pa.Table, number: int) -> Batch:
+    def run(self, frame: DataFrame, rows: int, number: int) -> Batch:
         raise NotImplementedError
 
     def learn(self, costs: list[TaskCosts]) -> None:
@@ -160,22 +159,23 @@ class _Spark(_Side):
     k: int
     by: tuple[str, ...] = ()
 
-    def run(self, frame: DataFrame, drawn: pa.Table, number: int) -> Batch:
+    def run(self, frame: DataFrame, rows: int, number: int) -> Batch:
         begin = time.time()
         tasks = frame.repartition(self.k, *self.by).mapInArrow(spark_task(self.work), TOLD).collect()
         took = time.time() - begin
         done = sum(task.done for task in tasks)
-        return Batch(took, done / drawn.num_rows - begin, tuple(task.busy for task in tasks))
+        return Batch(took, done / rows - begin, tuple(task.busy for task in tasks))
 
 
 @dataclass
-class _Springtide(_Side):
+class Springtide(_Side):
     """Springtide's pipeline, from the batch's DataFrame to the reports of its tasks."""
 
     session: SparkSession
     work: str
     k: int
     grouping: Grouping
+    program: Program = field(init=False)
     pipeline: Pipeline = field(init=False)
     routing: Routing = field(init=False)
 
@@ -185,11 +185,16 @@ class _Springtide(_Side):
         topology = worked.to(st.sink.discard(), name="nowhere").named("balance")
         groupings = {"work": self.grouping}
         letters = Staging(tempfile.mkdtemp(prefix="springtide-bench-"), "json")
-        self.pipeline = Pipeline(self.session, compile_topology(topology, groupings, {"nowhere": None}, letters), epoch=1)
+        self.program = compile_topology(topology, groupings, {"nowhere": None}, letters)
         self.routing = Routing(topology, groupings, None, time.monotonic, wait=True)
         self._routes: tuple[Plan, Mapping[str, Any]] | None = None
+        self.renew()
 
-    def run(self, frame: DataFrame, drawn: pa.Table, number: int) -> Batch:
+    def renew(self) -> None:
+        """Ship the program and what is known of costs once more, as at the start of a run."""
+        self.pipeline = Pipeline(self.session, self.program, epoch=1)
+
+    def run(self, frame: DataFrame, rows: int, number: int) -> Batch:
         self.session.sparkContext.setLocalProperty(BATCH_PROPERTY, str(number))
         begin = time.time()
         outcome = self.outcome(frame)
@@ -198,7 +203,7 @@ class _Springtide(_Side):
         own = [task["tallies"]["work"] for task in outcome.tasks if "work" in task["tallies"]]
         # a task works through its records one after another: on average a record is done in the middle of that time
         ends = sum(tally["rows_in"] * ((tally["started"] + tally["finished"]) / 2 - begin) for tally in own)
-        return Batch(took, ends / drawn.num_rows, tuple(tally["busy_s"] for tally in own))
+        return Batch(took, ends / rows, tuple(tally["busy_s"] for tally in own))
 
     def outcome(self, frame: DataFrame) -> Outcome:
         plan = self._plan()
@@ -223,13 +228,13 @@ def _sides(session: SparkSession, work: str, k: int) -> dict[str, _Side]:
     own: dict[str, Grouping] = {name: registry.create("group", name) for name in ("posg", "lpt", "tide")}
     own["lpt-true"] = LptTrue()
     spark = {"repartition": _Spark(work, k), "hash": _Spark(work, k, ("key",))}
-    return spark | {name: _Springtide(session, work, k, grouping) for name, grouping in own.items()}
+    return spark | {name: Springtide(session, work, k, grouping) for name, grouping in own.items()}
 
 
 def _warm_up(session: SparkSession, records: Stream, sides: Mapping[str, _Side], count: int, rng: np.random.Generator) -> None:
     """Measure records on Spark, and tell every side of them."""
-    wide = _Springtide(session, "wait", WARM_WIDTH, registry.create("group", "tide"))
-    k = next(side.k for side in sides.values() if isinstance(side, _Springtide))
+    wide = Springtide(session, "wait", WARM_WIDTH, registry.create("group", "tide"))
+    k = next(side.k for side in sides.values() if isinstance(side, Springtide))
     session.sparkContext.setLocalProperty(BATCH_PROPERTY, "0")
     size = min(count, 10_000)
     for _ in range(0, count, size):
@@ -242,9 +247,9 @@ def _warm_up(session: SparkSession, records: Stream, sides: Mapping[str, _Side],
 
 
 @contextlib.contextmanager
-def _session() -> Iterator[SparkSession]:
+def spark_session(slots: int, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
-        session: Any = sessions.create(f"local[{WARM_WIDTH}]", "bench-balance", log=Path(folder) / "spark.log")
+        session: Any = sessions.create(f"local[{slots}]", "springtide-bench", conf=conf, log=Path(folder) / "spark.log")
         try:
             yield session
         finally:

@@ -32,6 +32,7 @@ class Hash:
     name: ClassVar[str] = "hash"
     source: ClassVar[str] = "Springtide"
     summary: ClassVar[str] = "records with the same key to the same task, by a stable hash"
+    needs_key: ClassVar[bool] = True
 
     seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed spreads the keys in another way")
 

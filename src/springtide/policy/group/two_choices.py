@@ -34,6 +34,7 @@ class TwoChoices:
     name: ClassVar[str] = "two-choices"
     source: ClassVar[str] = "The Power of Both Choices (Nasir et al., 2015), section III"
     summary: ClassVar[str] = "each key to the less loaded of two tasks"
+    needs_key: ClassVar[bool] = True
 
     seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed gives the keys other tasks")
 

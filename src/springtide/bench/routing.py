@@ -1,0 +1,136 @@
+"""What routing costs a task: microseconds per record, and how much later the first batch of a fresh worker is done.
+
+Microseconds: ``route`` on shares of 2,000 records of POSG's stream, hashes of the keys included, after 50,000 records were
+learned from; the groupings take turns, and a grouping's time is the least of its rounds, as noise only adds.
+
+The first batch: a warm session in which every measured batch has a Python daemon and workers of its own, none of which
+has done anything before. Spark starts new ones for another environment, so a variable that nobody reads is set anew for each
+batch. The groupings take turns; told is the median of the differences to round-robin in the same round.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+from springtide.bench import balance
+from springtide.bench.balance_work import stream
+from springtide.bench.statistics import quartiles, turned
+from springtide.model.costs import TaskCosts
+from springtide.policy import registry
+from springtide.policy.group import Grouping, Learner, Share, Table
+
+K = 8
+RECORDS, WARM = 2_000, 50_000
+BASE = "round-robin"
+
+
+def measure(rounds: int, fresh_rounds: int, progress: TextIO = sys.stderr) -> dict[str, Any]:
+    """All groupings that run on Spark."""
+    found = [cls.name for cls in registry.available("group") if not getattr(cls, "simulator_only", False)]
+    groupings: dict[str, Grouping] = {name: registry.create("group", name) for name in found}
+    micros = _micros(groupings, rounds)
+    print("microseconds per record: done", file=progress, flush=True)
+    extra = _first_batches(groupings, fresh_rounds, progress)
+    return {
+        "k": K,
+        "records": RECORDS,
+        "rows": [
+            {
+                "grouping": name,
+                "us_per_record": round(micros[name], 3),
+                "first_batch_extra_ms": round(1000 * statistics.median(extra[name]), 1),
+                "first_batch_extra_ms_iqr": [round(1000 * value, 1) for value in quartiles(extra[name])],
+            }
+            for name in found
+        ],
+    }
+
+
+def _learned(grouping: Grouping, rng: np.random.Generator) -> Table:
+    """What a grouping knows after 50,000 records in batches of 2,000."""
+    if not isinstance(grouping, Learner):
+        return {}
+    records, state = stream("posg", 1.0, rng), grouping.initial()
+    for _ in range(0, WARM, RECORDS):
+        drawn = _batch(records.drawn(RECORDS, rng))
+        keys, seconds = Share.of(drawn, ("key",), K).keys, drawn.column("seconds").to_numpy()
+        tasks = np.arange(RECORDS) % K
+        state = grouping.learn(state, K, [TaskCosts.of(t, keys[tasks == t], seconds[tasks == t]) for t in range(K)])
+    return grouping.table(state, K)
+
+
+def _batch(table: pa.Table) -> pa.RecordBatch:
+    return table.combine_chunks().to_batches()[0]
+
+
+def _micros(groupings: Mapping[str, Grouping], rounds: int) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    tables = {name: _learned(grouping, np.random.default_rng(1)) for name, grouping in groupings.items()}
+    records = stream("posg", 1.0, np.random.default_rng(1))
+    best = dict.fromkeys(groupings, float("inf"))
+    for number in range(rounds + 1):
+        drawn = _batch(records.drawn(RECORDS, rng))
+        for name in turned(tuple(groupings), number):
+            begin = time.perf_counter()
+            groupings[name].route(Share.of(drawn, ("key",), K, batch=number), tables[name])
+            took = time.perf_counter() - begin
+            if number:
+                best[name] = min(best[name], took * 1e6 / RECORDS)
+    return best
+
+
+def _first_batches(groupings: Mapping[str, Grouping], rounds: int, progress: TextIO) -> dict[str, list[float]]:
+    """By how much the first batch of fresh workers takes longer than with round-robin."""
+    extra: dict[str, list[float]] = {name: [] for name in groupings}
+    rng = np.random.default_rng(2)
+    records = stream("constant", 1e6, rng)  # work that takes no time
+    with balance.spark_session(K) as session:
+        sides = {name: balance.Springtide(session, "wait", K, grouping) for name, grouping in groupings.items()}
+        for side in sides.values():
+            side.learn(_reports(records.drawn(WARM, rng)))
+            side.run(session.createDataFrame(records.drawn(RECORDS, rng)).coalesce(1), RECORDS, 0)
+        for number in range(rounds + 1):
+            frame = session.createDataFrame(records.drawn(RECORDS, rng)).coalesce(1).cache()
+            frame.count()
+            took = {}
+            for name in turned(tuple(sides), number):
+                session.sparkContext.environment["SPRINGTIDE_BENCH"] = f"{name} {number}"
+                sides[name].renew()
+                took[name] = sides[name].run(frame, RECORDS, number).batch_s
+                _end_workers()
+            frame.unpersist()
+            for name, seconds in took.items():
+                if number:
+                    extra[name].append(seconds - took[BASE])
+            print(f"fresh workers: round {number} of {rounds}", file=progress, flush=True)
+    return extra
+
+
+def _reports(drawn: pa.Table) -> list[TaskCosts]:
+    batch = _batch(drawn)
+    keys, tasks = Share.of(batch, ("key",), K).keys, np.arange(batch.num_rows) % K
+    return [TaskCosts.of(t, keys[tasks == t], np.full(int((tasks == t).sum()), 1e-6)) for t in range(K)]
+
+
+def _end_workers() -> None:
+    """End Spark's Python processes: those of this environment are not asked for again."""
+    own = [process for process in psutil.Process().children(recursive=True) if _is_worker(process)]
+    for process in own:
+        process.kill()
+    psutil.wait_procs(own, timeout=5)
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+    return "-m" in words and "springtide.spark.daemon" in words  # in the JVM's arguments it is part of a longer word
