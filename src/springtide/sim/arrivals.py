@@ -61,6 +61,11 @@ class Arrivals:
         return self._taken == len(self._times)
 
     @property
+    def next_at(self) -> float:
+        """When the next record comes."""
+        return math.inf if self.exhausted else float(self._times[self._taken])
+
+    @property
     def block_end(self) -> float:
         """The time of the last record that is made; those behind it are made when it was taken."""
         return float(self._times[-1]) if not self.exhausted else math.inf

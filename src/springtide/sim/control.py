@@ -11,7 +11,6 @@ import numpy as np
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.model.topology import Topology
 from springtide.policy.scale import ScalePolicy, State
 from springtide.sim.engine import Engine
 from springtide.sim.measure import Ledger
@@ -24,7 +23,6 @@ class SimulatedCluster:
     """Tells what was measured since the last time, and carries plans out."""
 
     engine: Engine
-    topology: Topology
     reconfiguration: Reconfiguration
     ledger: Ledger
     snapshots: list[Snapshot] = field(default_factory=list)
@@ -52,7 +50,7 @@ class SimulatedCluster:
         self.ledger.interval(received, left / per_record if per_record else 0.0)
         made = Snapshot(
             at, interval_s, plan,
-            operators=tuple(self._operator(o.name, plan, counts, interval_s) for o in self.topology.scalable),
+            operators=tuple(self._operator(o.name, plan, counts, interval_s) for o in engine.model.topology.scalable),
             batches=(), rate=received / interval_s if interval_s > 0 else None,
             backlog=sum(station.waiting for station in engine.stations.values()) + engine.held,
             latency=self.ledger.close_book(engine),

@@ -123,7 +123,7 @@ class Engine:
 
     def advance(self, until: float) -> None:
         """Simulate up to ``until``."""
-        while self.now < until:
+        while self.now < until or any(source.next_at <= until for source in self.sources):
             self._step(min(until, self.now + self._longest, *(source.block_end for source in self.sources)))
             self._look_at_queues()
 

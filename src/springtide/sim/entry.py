@@ -74,9 +74,8 @@ def simulate(
     if arrivals is not None:
         model = replace(model, sources=tuple(replace(source, arrivals=arrivals) for source in model.sources))
     scaler = registry.create("scale", policy, settings or {}) if isinstance(policy, str) else policy
-    topology = model.topology
     if scaler is not None:
-        scale.check(scaler, [operator.name for operator in topology.scalable])
+        scale.check(scaler, [operator.name for operator in model.topology.scalable])
     groupings = {o.name: _grouping(o.grouping or grouping, grouping_settings or {}) for o in model.operators}
     interval_s = seconds(interval, "interval")
     if interval_s <= 0:
@@ -91,14 +90,14 @@ def simulate(
         warmup_s=seconds(warmup, "warmup"), by_record=by_record,
     )  # fmt: skip
     ledger = Ledger()
-    cluster = SimulatedCluster(engine, topology, cost, ledger)
+    cluster = SimulatedCluster(engine, cost, ledger)
     if scaler is None:
         ledger.set_replicas(0.0, sum(station.active for station in engine.stations.values()))
         _run(engine, end, lambda: None, math.inf, progress)
     else:
         first = {member: o.replicas if member == o.name else 1 for o in model.operators for member, _, _ in o.folded}
         loop = ControlLoop(
-            topology, Starting(scaler, first), bounds=Bounds(max_slots or NO_LIMIT), read_limit=None, trigger_s=0.0,
+            model.topology, Starting(scaler, first), bounds=Bounds(max_slots or NO_LIMIT), read_limit=None, trigger_s=0.0,
             interval_s=interval_s, clock=cluster.clock, actuators=[cluster], journal=cluster, monitor=cluster, seed=seed,
         )  # fmt: skip
         _run(engine, end, loop.cycle, interval_s, progress)

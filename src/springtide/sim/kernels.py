@@ -170,7 +170,7 @@ def settle(rows: Rows, last: int, since: float, until: float, left: Ints, sums: 
     for i in range(last):
         fate, start, depart = rows.fate[i], rows.start[i], rows.depart[i]
         if fate == SERVED:
-            if start < until:
+            if start <= until:
                 sums[0] += min(depart, until) - max(start, since)
             else:
                 sums[4] += 1
@@ -215,7 +215,7 @@ def defer(rows: Rows, last: int, now: float, until: float, timeout: float, repli
         fate, r = rows.fate[i], rows.target[i]
         if fate > LATE:
             continue
-        if fate == SERVED and rows.start[i] < now:
+        if fate == SERVED and rows.start[i] <= now:
             replicas.free[r] = max(replicas.free[r], rows.depart[i])
         elif drop:
             rows.fate[i], rows.depart[i] = LOST, now

@@ -182,10 +182,13 @@ class Model:
             for s in self.sources
         ]
         for operator in self.operators:
-            last = operator in self.exits
+            last, inputs = operator in self.exits, tuple(edge.source for edge in operator.edges)
+            if len(inputs) > 1:
+                made.append(TopologyOperator(f"into-{operator.name}", Kind.UNION, inputs, schema=_SCHEMA))
+                inputs = (made[-1].name,)
             made.append(
                 TopologyOperator(
-                    operator.name, Kind.SINK if last else Kind.MAP, tuple(edge.source for edge in operator.edges),
+                    operator.name, Kind.SINK if last else Kind.MAP, inputs,
                     function=None if last else _no_record, schema=None if last else _SCHEMA, grouping=AUTO,
                     parallelism=operator.parallelism, sink=DiscardSink() if last else None,
                 )

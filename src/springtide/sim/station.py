@@ -100,7 +100,7 @@ class Station:
         self.seen += count
         sums = np.zeros(5)
         served = compiled(kernels.settle)(self.rows, last, since, until, self._left, sums)
-        self.counts.add(Counts(count, served, sums[0], sums[1], int(sums[2]), int(sums[3])))
+        self.counts.add(Counts(count, served, float(sums[0]), float(sums[1]), int(sums[2]), int(sums[3])))
         self.waiting, self.served = int(sums[4]), served
         self._last, self._until = last, until
         return self._left, served
