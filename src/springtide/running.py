@@ -61,8 +61,8 @@ class Result:
 
 def run(
     topology: Topology, *, policy: str = "static", settings: Mapping[str, object] | None = None,
-    grouping: str = "tide", target: str | float | None = None, max_slots: int = 8, trigger: str | float = 0.0,
-    interval: str | float = 1.0, checkpoint: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = "runs",
+    grouping: str = "tide", grouping_settings: Mapping[str, object] | None = None, target: str | float | None = None,
+    max_slots: int = 8, trigger: str | float = 0.0, interval: str | float = 1.0, checkpoint: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = "runs",
     duration: str | float | None = None, batches: int | None = None, available_now: bool = False,
     master: str | None = None, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
     archives: Sequence[str] = (), spark: object = None, seed: int = 0, watch: Watch | None = None,
@@ -70,7 +70,8 @@ def run(
 ) -> Result:  # fmt: skip
     """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
 
-    ``policy`` with its ``settings`` grants degrees, every ``interval``; ``grouping`` serves operators that leave it open;
+    ``policy`` with its ``settings`` grants degrees, every ``interval``; ``grouping`` serves operators that leave it open, and
+    ``grouping_settings`` hold wherever it is chosen;
     ``target`` is the latency that batches are sized for; ``trigger`` the least time between batches; ``checkpoint`` is
     where a later run goes on (default: in the run's folder). Everything that can be wrong is checked before Spark starts.
     """
@@ -84,7 +85,7 @@ def run(
         raise OptionError(f"interval={interval!r} is not allowed; it is above 0")
     scaler = registry.create("scale", policy, settings or {})
     scale.check(scaler, [operator.name for operator in topology.scalable])
-    groupings = _groupings(topology, grouping)
+    groupings = _groupings(topology, grouping, grouping_settings or {})
     ending_s = None if duration is None else seconds(duration, "duration")
     bounds = Bounds(max_slots)
     _need_spark()
@@ -194,9 +195,9 @@ def _log_loss(written: Future[None]) -> None:
         log.error("an entry of the run's folder is lost: %s", written.exception())
 
 
-def _groupings(topology: Topology, default: str) -> dict[str, Grouping]:
+def _groupings(topology: Topology, default: str, settings: Mapping[str, object]) -> dict[str, Grouping]:
     """A grouping object for every operator that is not chained."""
-    registry.create("group", default, {})
+    registry.create("group", default, settings)
     chosen = {o.name: default if o.grouping == AUTO else o.grouping for o in topology if o.grouping is not None}
     for name, grouping in chosen.items():
         kind = registry.find("group", grouping)
@@ -204,7 +205,8 @@ def _groupings(topology: Topology, default: str) -> dict[str, Grouping]:
             raise OptionError(f"operator {name!r}: grouping {grouping!r} needs a key; write by=column, or .key_by(column)")
         if getattr(kind, "simulator_only", False):
             raise OptionError(f"operator {name!r}: grouping {grouping!r} is a bound, for `springtide simulate` alone")
-    return {name: registry.create("group", grouping, {}) for name, grouping in chosen.items()}
+    given = {name: settings if name == default else {} for name in chosen.values()}
+    return {name: registry.create("group", grouping, given[grouping]) for name, grouping in chosen.items()}
 
 
 def _need_spark() -> None:

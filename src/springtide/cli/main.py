@@ -1,4 +1,4 @@
-"""``springtide``: run, simulate, show, policies, doctor, bench.
+"""``springtide``: run, simulate, calibrate, show, policies, doctor, papers, bench.
 
 With ``--json`` standard output is exactly one JSON document; everything else goes to standard error. Exit codes: 0 also
 when a target was missed, 1 for a failure, 2 for wrong use.
@@ -6,42 +6,17 @@ when a target was missed, 1 for a failure, 2 for wrong use.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
 from rich.console import Console
 
+from springtide.cli.bench import bench
+from springtide.cli.common import errors, parted, print_json, settings_of
 from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
-from springtide.errors import WRONG_USE, OptionError, SpringtideError
-
-
-@contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except SpringtideError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(2 if isinstance(error, WRONG_USE) else 1)
-
-
-def _settings(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise OptionError(f"{option} {pair!r}: write name=value")
-        settings[name] = value
-    return settings
-
-
-def _print_json(document: Any) -> None:
-    click.echo(json.dumps(document, allow_nan=False, indent=2))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +32,13 @@ def cli(verbose: bool) -> None:
 @cli.command()
 @click.argument("topology")
 @click.option("--policy", default="static", show_default=True, help="Who decides the degrees; see `springtide policies`.")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy.")
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of the policy, or of the grouping: grouping.NAME.",
+)
 @click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
 @click.option("--target", help="Latency to size batches for, such as 2s.")
 @click.option("--trigger", default="0s", show_default=True, help="Least time between two batches.")
@@ -80,13 +61,15 @@ def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: 
     from springtide.cli.view import LiveView
     from springtide.running import run as run_topology
 
-    with _errors():
+    with errors():
         chosen = load.topology(topology)
-        settings, conf = _settings("--set", pairs), _settings("--conf", confs)
+        (settings, of_grouping), conf = parted(pairs), settings_of("--conf", confs)
         with LiveView(chosen.name, options["policy"]) as view:
-            result = run_topology(chosen, settings=settings, conf=conf, watch=view.update, **options)
+            result = run_topology(
+                chosen, settings=settings, grouping_settings=of_grouping, conf=conf, watch=view.update, **options
+            )
     if as_json:
-        _print_json(dict(result.summary))
+        print_json(dict(result.summary))
         return
     console = Console()
     console.print(summary_table(result.summary))
@@ -101,7 +84,7 @@ def show(topology: str, mermaid: bool) -> None:
     """Draw TOPOLOGY without running it."""
     from springtide.cli import load
 
-    with _errors():
+    with errors():
         chosen = load.topology(topology)
     click.echo(chosen.mermaid() if mermaid else str(chosen))
 
@@ -114,12 +97,12 @@ def policies(name: str | None, as_json: bool) -> None:
     from springtide.cli.tables import policy_table
     from springtide.policy import registry
 
-    with _errors():
+    with errors():
         described = [registry.describe(plugin) for plugin in registry.available()]
         if name is not None:
             described = [registry.describe(registry.find(*name.partition("/")[::2]))]
     if as_json:
-        _print_json(described)
+        print_json(described)
     else:
         Console().print(policy_table(described, detailed=name is not None))
 
@@ -135,48 +118,9 @@ def doctor(as_json: bool) -> None:
     sys.exit(0 if all(finding.ok for finding in findings) else 1)
 
 
-@cli.group()
-def bench() -> None:
-    """Measurements, as ratios within one run."""
-
-
-@bench.command()
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds; sides alternate in each.")
-@click.option("--batches", default=40, show_default=True, type=click.IntRange(5), help="Measured batches per side and round.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def overhead(rounds: int, batches: int, as_json: bool) -> None:
-    """What Springtide adds to a hand-written query, and what its session settings save."""
-    from springtide.bench import overhead as measure
-    from springtide.cli.tables import overhead_table
-
-    with _errors():
-        document = measure.measure(rounds, batches)
-    if as_json:
-        _print_json(document)
-    else:
-        Console().print(overhead_table(document))
-
-
-@bench.command("simulator")
-@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="Rounds; sides alternate in each.")
-@click.option("--records", default=4_000_000, show_default=True, type=click.IntRange(1_000), help="Records of our side.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def bench_simulator(rounds: int, records: int, as_json: bool) -> None:
-    """How fast the simulator is, beside the same model in SimPy."""
-    from springtide.cli.simulate import speed_table
-
-    with _errors():
-        from springtide.bench import simulator as measure
-
-        document = measure.measure(rounds, records)
-    if as_json:
-        _print_json(document)
-    else:
-        Console().print(speed_table(document))
-
-
 cli.add_command(simulate)
 cli.add_command(papers)
+cli.add_command(bench)
 
 
 def main() -> None:

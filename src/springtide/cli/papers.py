@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.status import Status
 from rich.table import Table
 
+from springtide.cli.common import errors, print_json
 from springtide.cli.tables import number
 from springtide.errors import OptionError
 
@@ -34,12 +35,10 @@ def papers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def posg(seeds: int, numbers: tuple[int, ...], plots: Path | None, as_json: bool) -> None:
     """POSG's figures 4 to 12: round-robin, posg, full knowledge and tide on the paper's streams."""
-    from springtide.cli.main import _errors, _print_json
-
-    with _errors():
+    with errors():
         rows, drawn = _measured(seeds, numbers, plots)
     if as_json:
-        _print_json([row.as_json() for row in rows])
+        print_json([row.as_json() for row in rows])
         return
     console = Console()
     console.print(_table(rows))

@@ -12,10 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from springtide.cli.common import errors, parted, print_json
 from springtide.cli.tables import UNKNOWN, count, mean_max, milliseconds, number
 from springtide.model.duration import seconds
-
-GROUPING = "grouping."
 
 
 @click.command()
@@ -42,21 +41,18 @@ GROUPING = "grouping."
 def simulate(topology: str, pairs: tuple[str, ...], pause: str, as_json: bool, **options: Any) -> None:
     """Simulate TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), or module:attribute."""
     from springtide.cli import load
-    from springtide.cli.main import _errors, _print_json, _settings
 
-    with _errors():
+    with errors():
         from springtide.sim import Reconfiguration
         from springtide.sim import simulate as simulated
 
-        given = _settings("--set", pairs)
-        of_grouping = {name.removeprefix(GROUPING): value for name, value in given.items() if name.startswith(GROUPING)}
-        of_policy = {name: value for name, value in given.items() if not name.startswith(GROUPING)}
+        of_policy, of_grouping = parted(pairs)
         options["reconfiguration"] = Reconfiguration(options["reconfiguration"], seconds(pause, "pause"))
         chosen = load.topology(topology)
         with _progress() as progress:
             outcome = simulated(chosen, settings=of_policy, grouping_settings=of_grouping, progress=progress, **options)
     if as_json:
-        _print_json(dict(outcome.summary))
+        print_json(dict(outcome.summary))
     else:
         Console().print(simulation_table(outcome.summary))
 

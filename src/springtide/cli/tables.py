@@ -154,3 +154,29 @@ def overhead_table(document: Mapping[str, Any]) -> RenderableType:
             f"{row['gain']:.2f} ({row['gain_iqr'][0]:.2f}–{row['gain_iqr'][1]:.2f})",
         )  # fmt: skip
     return table
+
+
+def balance_table(document: Mapping[str, Any]) -> RenderableType:
+    """The result of ``bench balance``."""
+    title = f"work: {document['work']}, k = {document['k']}, {document['warm_records']:,} records learned from before"
+    table = Table("costs", "records", "grouping", "batch", "balance", "over repartition (IQR)", "over hash", "of lpt-true's gain",
+                  title=title, caption=document["note"])  # fmt: skip
+    for row in document["rows"]:
+        low, high = row["batch_speedup_iqr"]
+        table.add_row(
+            row["costs"], count(row["records"]), row["grouping"], milliseconds(row["batch_ms"]), f"{row['balance']:.3f}",
+            f"{row['batch_speedup']:.2f} ({low:.2f}–{high:.2f})", f"{row['batch_speedup_over_hash']:.2f}",
+            percent(row["gain_of_lpt_true"]), end_section=row["grouping"] == "tide",
+        )  # fmt: skip
+    return table
+
+
+def routing_table(document: Mapping[str, Any]) -> RenderableType:
+    """The result of ``bench routing``."""
+    table = Table("grouping", "µs per record", "first batch later by (IQR)", title=f"k = {document['k']}")
+    for row in document["rows"]:
+        low, high = row["first_batch_extra_ms_iqr"]
+        table.add_row(
+            row["grouping"], f"{row['us_per_record']:.3f}", f"{row['first_batch_extra_ms']:.0f} ms ({low:.0f}–{high:.0f})"
+        )
+    return table

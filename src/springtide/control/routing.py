@@ -55,11 +55,13 @@ class Routing:
     """The groupings of one run that learn, and what they know."""
 
     def __init__(
-        self, topology: Topology, groupings: Mapping[str, Grouping], store: Store | None, clock: Clock, wait: bool = False
-    ) -> None:
-        """``wait``: learn before ``report`` returns, as a simulator wants."""
+        self, topology: Topology, groupings: Mapping[str, Grouping], store: Store | None, clock: Clock, *,
+        wait: bool = False, keys: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:  # fmt: skip
+        """``wait``: learn before ``report`` returns, as a simulator wants; ``keys``: instead of the topology's."""
         self._learners: dict[str, Learner] = {name: g for name, g in groupings.items() if isinstance(g, Learner)}
-        self._given = {name: topology[name].key or topology[name].by for name in groupings}
+        given = keys or {}
+        self._given = {name: given.get(name) or topology[name].key or topology[name].by for name in groupings}
         self._store, self._clock, self._wait = store, clock, wait
         self._states: dict[str, State] = {name: learner.initial() for name, learner in self._learners.items()}
         self._keys: dict[str, tuple[str, ...]] = {name: key for name, key in self._given.items() if key}

@@ -1,0 +1,84 @@
+"""``springtide bench``: measurements, as ratios within one run."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+
+from springtide.cli.common import errors, print_json
+
+
+@click.group()
+def bench() -> None:
+    """Measurements, as ratios within one run."""
+
+
+@bench.command()
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds; sides alternate in each.")
+@click.option("--batches", default=40, show_default=True, type=click.IntRange(5), help="Measured batches per side and round.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def overhead(rounds: int, batches: int, as_json: bool) -> None:
+    """What Springtide adds to a hand-written query, and what its session settings save."""
+    from springtide.bench import overhead as measure
+    from springtide.cli.tables import overhead_table
+
+    with errors():
+        document = measure.measure(rounds, batches)
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(overhead_table(document))
+
+
+@bench.command("simulator")
+@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="Rounds; sides alternate in each.")
+@click.option("--records", default=4_000_000, show_default=True, type=click.IntRange(1_000), help="Records of our side.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def bench_simulator(rounds: int, records: int, as_json: bool) -> None:
+    """How fast the simulator is, beside the same model in SimPy."""
+    from springtide.cli.simulate import speed_table
+
+    with errors():
+        from springtide.bench import simulator as measure
+
+        document = measure.measure(rounds, records)
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(speed_table(document))
+
+
+@bench.command()
+@click.option("--work", default="wait", show_default=True, type=click.Choice(["wait", "cpu"]), help="What a record's cost is.")
+@click.option("--quick", is_flag=True, help="Fewer rounds and less warm-up: within three minutes, and less sure.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def balance(work: str, quick: bool, as_json: bool) -> None:
+    """How evenly groupings spread work on Spark, beside Spark's own partitioning."""
+    from springtide.cli.tables import balance_table
+
+    with errors():
+        from springtide.bench import balance as measure
+
+        document = measure.measure(work, measure.QUICK if quick else measure.FULL)
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(balance_table(document))
+
+
+@bench.command()
+@click.option("--rounds", default=200, show_default=True, type=click.IntRange(1), help="Shares that every grouping routes.")
+@click.option("--fresh", default=7, show_default=True, type=click.IntRange(1), help="First batches with fresh workers.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def routing(rounds: int, fresh: int, as_json: bool) -> None:
+    """What routing costs a task, and the first batch of fresh Python workers."""
+    from springtide.cli.tables import routing_table
+
+    with errors():
+        from springtide.bench import routing as measure
+
+        document = measure.measure(rounds, fresh)
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(routing_table(document))

@@ -1,0 +1,49 @@
+"""What the commands have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from springtide.errors import WRONG_USE, OptionError, SpringtideError
+
+GROUPING = "grouping."
+"""How the name of a grouping's parameter begins, among those of the policy."""
+
+
+@contextlib.contextmanager
+def errors() -> Iterator[None]:
+    """Tell an error in words, and end: with 2 for wrong use, with 1 for a failure."""
+    try:
+        yield
+    except SpringtideError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2 if isinstance(error, WRONG_USE) else 1)
+
+
+def settings_of(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
+    """``name=value`` pairs as a mapping."""
+    settings = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise OptionError(f"{option} {pair!r}: write name=value")
+        settings[name] = value
+    return settings
+
+
+def print_json(document: Any) -> None:
+    """One document, and nothing else, on standard output."""
+    click.echo(json.dumps(document, allow_nan=False, indent=2))
+
+
+def parted(pairs: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
+    """What ``--set`` tells the policy, and what the grouping."""
+    given = settings_of("--set", pairs)
+    of_grouping = {name.removeprefix(GROUPING): value for name, value in given.items() if name.startswith(GROUPING)}
+    return {name: value for name, value in given.items() if not name.startswith(GROUPING)}, of_grouping
