@@ -111,8 +111,8 @@ def test_downtime_counts_and_may_stop_every_operator(whole: bool, others: int) -
     outcome = run(model, policy="scripted", settings={"script": "a 5:2"}, reconfiguration=change, interval=1.0)
     assert outcome.summary["downtime_ratio"] == pytest.approx(0.1)
     seconds = {s.at: s for s in outcome.snapshots}
-    assert seconds[6.0]["a"].rows_out == 0
-    assert (seconds[6.0]["b"].rows_out == 0) == bool(others)
+    assert seconds[7.0]["a"].rows_out == 0
+    assert (seconds[7.0]["b"].rows_out == 0) == bool(others)
     assert outcome.summary["rows_lost"] == 0
 
 

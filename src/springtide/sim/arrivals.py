@@ -45,9 +45,8 @@ class Arrivals:
         self._random = generator(seed, f"arrivals of {source.name}")
         self._items = None if source.items is None else source.items.start(generator(seed, f"items of {source.name}"))
         self._steps = source.steps.steps
-        self._left = math.inf if records is None else records
-        if source.times is not None:
-            self._left = min(self._left, len(source.times))
+        limits = (records, source.limit, None if source.times is None else len(source.times))
+        self._left = min((limit for limit in limits if limit is not None), default=math.inf)
         self._made, self._unit = 0, 0.0
         self._roots = roots  # the number of its first record among those of all sources
         self._times: Floats = np.empty(0)

@@ -134,7 +134,7 @@ def _end(model: Model, duration_s: float | None, records: int | None) -> float:
     """When the simulation is over; infinite: when all records came and left."""
     if duration_s is not None:
         return duration_s
-    if records is not None or all(source.times is not None for source in model.sources):
+    if records is not None or all(source.times is not None or source.limit is not None for source in model.sources):
         return math.inf
     end = max(source.steps.end for source in model.sources)
     if math.isinf(end):

@@ -36,7 +36,7 @@ class Source:
     """Records at a rate. ``arrivals``: evenly spaced within a step of the rate, or a Poisson process of that rate.
 
     ``times``, when given, are the records' creation times themselves, and the rate only tells how many come on average.
-    ``queue_limit``: how many records it holds back under back-pressure before it drops the next.
+    ``limit`` ends it after so many records. ``queue_limit``: how many it holds back under back-pressure before it drops.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Source:
     items: Items | None = None
     arrivals: Literal["even", "poisson"] = "even"
     times: npt.NDArray[np.float64] | None = field(default=None, compare=False)
+    limit: int | None = None
     queue_limit: int = NO_LIMIT
     node: int | None = None
 

@@ -18,7 +18,10 @@ def model_of(topology: Topology, rate: Rate | None = None, costs: str | Path | N
     """The model of a topology, from a file of costs or by measuring; ``rate`` replaces those of the sources."""
     samples = measure(topology) if costs is None else read(topology, costs)
     chains = _chains(topology)
-    sources = tuple(Source(s.name, rate or _rate(s), _items(samples, s.name)) for s in topology.sources)
+    sources = tuple(
+        Source(s.name, rate or _rate(s), _items(samples, s.name), limit=None if rate else getattr(s.source, "limit", None))
+        for s in topology.sources
+    )
     operators = tuple(_operator(topology, samples, chains, head) for head in chains if _members(topology, chains[head]))
     return Model(topology.name, sources, operators, origin=topology)
 

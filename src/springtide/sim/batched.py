@@ -1,0 +1,146 @@
+"""A simulation in micro-batches: the engine, the control loop of Spark's runs, and what is measured."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from springtide.control.loop import ControlLoop
+from springtide.control.planner import Bounds
+from springtide.control.routing import Routing
+from springtide.model.plan import Request
+from springtide.model.report import BatchReport, latency_of
+from springtide.model.snapshot import Snapshot
+from springtide.policy.batch.read_limit import ReadLimit
+from springtide.policy.group import Grouping
+from springtide.policy.scale import ScalePolicy, State
+from springtide.sim.constants import Constants
+from springtide.sim.control import Starting
+from springtide.sim.microbatch import MicroBatches
+from springtide.sim.model import Model
+
+LEARNED_BY = ("key",)
+"""Stands for the column that drives the cost: in the simulator a record is its key."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run on Spark is told too."""
+
+    seed: int
+    end: float
+    records: int | None
+    target_s: float | None
+    interval_s: float
+    trigger_s: float
+    max_slots: int
+
+
+@dataclass
+class Journal:
+    """Keeps what a run's folder would."""
+
+    reports: list[BatchReport] = field(default_factory=list)
+    decisions: list[Mapping[str, object]] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+
+    def batch(self, report: BatchReport) -> None:
+        self.reports.append(report)
+
+    def decision(self, entry: Mapping[str, object]) -> None:
+        self.decisions.append(entry)
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """No policy: the degrees stay as the model has them."""
+
+    name: ClassVar[str] = "none"
+
+    def initial(self) -> State:
+        return {}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        return state, ()
+
+
+def run(
+    model: Model, policy: ScalePolicy | None, groupings: Mapping[str, Grouping], constants: Constants, settings: Settings,
+    progress: Callable[[float, float], None] | None,
+) -> Journal:  # fmt: skip
+    """Simulate, with a decision every interval, as far as batches let the plan change."""
+    engine = MicroBatches(model, groupings, constants, settings.max_slots, settings.seed, settings.records)
+    clock = [0.0]
+    journal = Journal()
+    keys = {operator.name: LEARNED_BY for operator in model.operators}
+    routing = Routing(model.topology, groupings, None, lambda: clock[0], wait=True, keys=keys)
+    first = {member: o.replicas if member == o.name else 1 for o in model.operators for member, _, _ in o.folded}
+    loop = ControlLoop(
+        model.topology, Starting(policy or Unchanged(), first), bounds=Bounds(settings.max_slots),
+        read_limit=None if settings.target_s is None else ReadLimit(settings.target_s), trigger_s=settings.trigger_s,
+        interval_s=settings.interval_s, clock=lambda: clock[0], actuators=[], journal=journal, routing=routing,
+        seed=settings.seed,
+    )  # fmt: skip
+
+    def tick(now: float) -> None:
+        """The control loop does not wait for batches: catch up on the decisions that it made in the meantime."""
+        while clock[0] + settings.interval_s <= now:
+            clock[0] += settings.interval_s
+            loop.cycle()
+            if loop.snapshot is not None:
+                journal.snapshots.append(loop.snapshot)
+        if progress is not None:
+            progress(now, settings.end)
+
+    engine.run(loop, settings.end, tick)
+    return journal
+
+
+def metrics(model: Model, reports: Sequence[BatchReport], target_s: float | None) -> dict[str, Any]:
+    """What ``springtide simulate --mode micro-batch`` prints, as far as it is not the same in both modes."""
+    rows_in, rows_out = (sum(getattr(report, name) for report in reports) for name in ("rows_in", "rows_out"))
+    end = reports[-1].committed if reports else 0.0
+    latency = latency_of([(report.committed - at, n) for report in reports for at, n in report.created])
+    durations = [report.duration_s for report in reports]
+    ends = [report.started for report in reports[1:]] + [report.committed for report in reports[-1:]]
+    held = [after - report.started for report, after in zip(reports, ends, strict=True)]
+    degrees = [sum(report.plan.degrees.values()) for report in reports]
+    there = reports[-1].backlog or 0 if reports else 0
+    return {
+        "latency_ms": None if latency is None else asdict(latency),
+        "violation_ratio": None if target_s is None else _violations(reports, target_s),
+        "throughput_rows_s": rows_in / end if end > 0 else None,
+        "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
+        "dephased_ratio": None,
+        "throughput_degradation": None,
+        "replicas": {
+            "mean": sum(n * t for n, t in zip(degrees, held, strict=True)) / sum(held) if sum(held) > 0 else None,
+            "max": max(degrees, default=None),
+        },
+        "replica_seconds": sum(n * t for n, t in zip(degrees, held, strict=True)),
+        "slot_seconds": sum(report.plan.slots * t for report, t in zip(reports, held, strict=True)),
+        "reconfigurations": sum(a.plan.degrees != b.plan.degrees for a, b in itertools.pairwise(reports)),
+        "downtime_ratio": 0.0,
+        "control_messages": None,
+        "rows_in": rows_in,
+        "rows_out": rows_out,
+        "rows_lost": 0,
+        "rows_timed_out": 0,
+        "rows_there": there,
+        "duration_s": end,
+        "batches": len(reports),
+        "batch_ms": 1000 * statistics.fmean(durations) if durations else None,
+    }
+
+
+def _violations(reports: Sequence[BatchReport], target_s: float) -> float | None:
+    """The share of time, batches weighted by their duration, whose mean latency is above the target."""
+    total = math.fsum(report.duration_s for report in reports)
+    late = math.fsum(r.duration_s for r in reports if r.latency is not None and r.latency.mean > 1000 * target_s)
+    return late / total if total > 0 else None

@@ -1,0 +1,130 @@
+"""What a micro-batch of Spark's takes besides the operators' work: fixed times, and how they are fitted to a real run.
+
+A batch of L stages, with n records and m tasks in all, is modelled to take
+
+    batch_s + L · stage_s + m · task_s + n · row_s + Σ over the stages of the busiest task's work
+
+where the tasks of a stage share the slots. The next batch starts ``gap_s`` after the commit, in which time Spark asks the
+sources what is new and writes that down.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.errors import OptionError
+from springtide.model.report import BatchReport
+from springtide.model.topology import Topology
+
+LEAST_BATCHES = 10
+SETTLING = 5
+"""Batches at the start of a run that are left out: code is compiled, workers start."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Seconds. The defaults were fitted to a run of `tweets` on 2 cores, local mode."""
+
+    batch_s: float = 0.020
+    stage_s: float = 0.012
+    task_s: float = 0.003
+    row_s: float = 0.000_010
+    gap_s: float = 0.020
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (isinstance(value, int | float) and 0 <= value < float("inf")):
+                raise OptionError(f"constants: {field.name}={value!r} is not allowed; it is a time in seconds, 0 or more")
+
+
+def read(path: str | Path) -> Constants:
+    """The constants in a file that ``springtide calibrate`` wrote; the defaults where it has none."""
+    document = json.loads(Path(path).read_text(encoding="utf-8"))
+    given = document.get("constants", {})
+    known = {field.name for field in fields(Constants)}
+    return Constants(**{name: value for name, value in given.items() if name in known})
+
+
+def to_json(constants: Constants) -> dict[str, float]:
+    return {name: round(value, 9) for name, value in asdict(constants).items()}
+
+
+def levels(topology: Topology) -> dict[str, int]:
+    """The stage in which each operator runs: 0 with the sources, one more behind every shuffle."""
+    found: dict[str, int] = {}
+    for operator in topology:
+        before = max((found[name] for name in operator.inputs), default=0)
+        found[operator.name] = before + (not operator.chained and bool(operator.inputs))
+    return found
+
+
+def fit(topology: Topology, reports: Sequence[BatchReport]) -> Constants:
+    """The constants of a run, by least squares over its batches."""
+    stages = levels(topology)
+    used = sorted(reports, key=lambda report: report.started)[SETTLING:]
+    used = [report for report in used if report.rows_in and report.tasks]
+    if len(used) < LEAST_BATCHES:
+        raise OptionError(
+            f"the run has {len(used)} batches with records after its first {SETTLING}; {LEAST_BATCHES} are needed to fit"
+            " constants: let it run longer"
+        )
+    count = max(stages.values()) + 1
+    rest = np.array([max(0.0, report.duration_s - critical_s(report, stages)) for report in used])
+    tasks = np.array([len({(stages[t.operator], t.task) for t in report.tasks}) for report in used], dtype=np.float64)
+    rows = np.array([report.rows_in for report in used], dtype=np.float64)
+    fixed, per_task, per_row = _fitted(rest, tasks, rows)
+    stage = min(_between_stages(used, stages), fixed / count)
+    gaps = sorted(after.started - before.committed for before, after in itertools.pairwise(used))
+    gap = statistics.median(gaps[: max(1, len(gaps) // 2)]) if gaps else 0.0  # the shortest half: others wait for records
+    return Constants(fixed - count * stage, stage, per_task, per_row, max(0.0, gap))
+
+
+def critical_s(report: BatchReport, stages: Mapping[str, int]) -> float:
+    """The busiest task's work of every stage, added up."""
+    busy: dict[tuple[int, int], float] = {}
+    for task in report.tasks:
+        place = (stages[task.operator], task.task)
+        busy[place] = busy.get(place, 0.0) + (task.busy_s or 0.0)
+    longest: dict[int, float] = {}
+    for (stage, _), seconds in busy.items():
+        longest[stage] = max(longest.get(stage, 0.0), seconds)
+    return sum(longest.values())
+
+
+def _fitted(rest: npt.NDArray[np.float64], *columns: npt.NDArray[np.float64]) -> list[float]:
+    """A constant and a factor for each column, none negative: of all choices of columns, the best one that has it so.
+
+    The error counts in proportion, so that long batches do not outweigh the short ones.
+    """
+    weights = 1 / np.maximum(rest, np.median(rest) / 10 + 1e-9)
+    best, least = [float(np.median(rest)), *(0.0 for _ in columns)], float("inf")
+    for chosen in itertools.product((False, True), repeat=len(columns)):
+        table = np.column_stack([np.ones(len(rest)), *(c for c, used in zip(columns, chosen, strict=True) if used)])
+        solution, *_ = np.linalg.lstsq(table * weights[:, None], rest * weights, rcond=None)
+        error = float((((table @ solution) - rest) * weights) @ (((table @ solution) - rest) * weights))
+        if (solution >= 0).all() and error < least * (1 - 1e-9):
+            found = iter(solution.tolist())
+            best, least = [next(found), *(next(found) if used else 0.0 for used in chosen)], error
+    return best
+
+
+def _between_stages(reports: Sequence[BatchReport], stages: Mapping[str, int]) -> float:
+    """The median time from the end of a stage to the start of the next one."""
+    gaps = []
+    for report in reports:
+        spans: dict[int, tuple[float, float]] = {}
+        for task in report.tasks:
+            first, last = spans.get(stages[task.operator], (task.started, task.finished))
+            spans[stages[task.operator]] = (min(first, task.started), max(last, task.finished))
+        ordered = [spans[stage] for stage in sorted(spans)]
+        gaps += [max(0.0, after[0] - before[1]) for before, after in itertools.pairwise(ordered)]
+    return statistics.median(gaps) if gaps else float("inf")

@@ -1,0 +1,199 @@
+"""Micro-batch mode: a model run as Spark runs a topology, batch after batch and stage after stage.
+
+A batch takes in what came until it starts, up to the plan's read limit. Its stages follow one another, a barrier between
+them; the tasks of a stage share the slots. Records are routed by the same calls as in Spark's tasks, what they cost is
+reported the same way, and both reach the same control loop. A record is done when its batch is committed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heapreplace
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.control.ports import Control
+from springtide.model.costs import Hashes, TaskCosts
+from springtide.model.plan import Plan
+from springtide.model.report import BatchReport, TaskReport
+from springtide.policy.group import Grouping, Learner, Route, Share
+from springtide.policy.group.keys import mix
+from springtide.sim.arrivals import Arrivals, Batch, joined
+from springtide.sim.constants import Constants, levels
+from springtide.sim.draws import generator
+from springtide.sim.flow import handed_on
+from springtide.sim.kernels import Floats
+from springtide.sim.model import Model, Operator
+
+QUANTILES = 64
+POLL_S = 0.010
+"""How often Spark looks for new records when there are none."""
+
+
+class MicroBatches:
+    """The batches of one run. ``slots`` is how many tasks run at once, whatever the plan."""
+
+    def __init__(
+        self, model: Model, groupings: Mapping[str, Grouping], constants: Constants, slots: int, seed: int,
+        records: int | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self._groupings, self._constants, self._slots = model, groupings, constants, slots
+        self._sources = [_Source(Arrivals(source, seed, records, 0)) for source in model.sources]
+        self._level = levels(model.topology)
+        self._random = {operator.name: generator(seed, f"costs of {operator.name}") for operator in model.operators}
+        self._coins = {name: generator(seed, f"copies from {name}") for name in self._names()}
+        self._readers = {name: model.readers(name) for name in self._names()}
+        self._splits = {operator.name for operator in model.operators if operator.splits}
+        self.now, self.number = 0.0, 0
+        self._before: tuple[Plan, Mapping[str, Route]] | None = None
+
+    def _names(self) -> list[str]:
+        return [source.name for source in self.model.sources] + [operator.name for operator in self.model.operators]
+
+    @property
+    def exhausted(self) -> bool:
+        return all(source.exhausted for source in self._sources)
+
+    def run(self, control: Control, until: float, tick: Callable[[float], None]) -> None:
+        """Batch after batch, until the time is over or all records are done. ``tick`` is told the time before each."""
+        while self.now < until and not self.exhausted:
+            tick(self.now)
+            limit = control.current().read_limit
+            taken = [source.take(self.now, limit, len(self._sources)) for source in self._sources]
+            if not any(len(batch.at) for batch in taken):
+                following = min(source.next_at for source in self._sources)
+                self.now += POLL_S * max(1, int(np.ceil((following - self.now) / POLL_S)))
+                continue
+            plan = control.current()
+            if self._before is None or self._before[0] != plan:
+                self._before = (plan, control.routes(plan))
+            control.report(self._batch(plan, self._before[1], taken))
+            self.now += max(0.0, plan.trigger_s - (self.now - self._started))
+
+    def _batch(self, plan: Plan, routes: Mapping[str, Route], taken: Sequence[Batch]) -> BatchReport:
+        started = self._started = self.now + self._constants.gap_s
+        coming: dict[str, list[Batch]] = {operator.name: [] for operator in self.model.operators}  # from each task upstream
+        for source, batch in zip(self.model.sources, taken, strict=True):
+            self._send(source.name, _dealt(batch, plan.widths.get(source.name, 1)), coming)
+        rows = sum(len(batch.at) for batch in taken)
+        tasks: list[TaskReport] = []
+        costs: dict[str, tuple[TaskCosts, ...]] = {}
+        at = started
+        for level in range(max(self._level.values()) + 1):
+            at += self._constants.stage_s
+            here = [operator for operator in self.model.operators if self._level[operator.name] == level]
+            at = self._stage(here, plan, routes, coming, at, tasks, costs)
+        exits = {o.name: sum(len(batch.at) for batch in coming[o.name]) for o in self.model.exits}
+        committed = at + self._constants.batch_s + self._constants.row_s * rows
+        self.now, self.number = committed, self.number + 1
+        created = np.sort(np.concatenate([batch.created for batch in taken]))
+        return BatchReport(
+            self.number - 1, 1, plan, started, committed, rows, sum(exits.values()), 0, tuple(tasks), exits,
+            created=_quantiles(created), backlog=sum(source.waiting(committed) for source in self._sources), costs=costs,
+        )  # fmt: skip
+
+    def _stage(
+        self, operators: Sequence[Operator], plan: Plan, routes: Mapping[str, Route], coming: dict[str, list[Batch]],
+        at: float, tasks: list[TaskReport], costs: dict[str, tuple[TaskCosts, ...]],
+    ) -> float:  # fmt: skip
+        """Run the operators of one stage; when its last task ends."""
+        slots = [at] * self._slots
+        last = at
+        for operator in operators:
+            parts = self._parts(operator, plan, routes, coming[operator.name])
+            told = []
+            for number, part in enumerate(parts):
+                seconds = np.empty(len(part.at))
+                operator.cost.draw(self._random[operator.name], part.item, seconds)
+                begin = slots[0] + self._constants.task_s
+                end = begin + float(seconds.sum())
+                heapreplace(slots, end)
+                last = max(last, end)
+                tasks += _reports(operator, number, len(part.at), begin, end)
+                if isinstance(self._groupings[operator.name], Learner) and len(part.at):
+                    told.append(TaskCosts.of(number, _keys(operator, part), seconds))
+            if told:
+                costs[operator.name] = tuple(told)
+            self._send(operator.name, parts, coming)
+        return last
+
+    def _send(self, name: str, parts: Sequence[Batch], coming: dict[str, list[Batch]]) -> None:
+        for part in parts:
+            for reader, batch in handed_on(self._readers[name], name in self._splits, part, self._coins[name]):
+                coming[reader].append(batch)
+
+    def _parts(self, operator: Operator, plan: Plan, routes: Mapping[str, Route], coming: Sequence[Batch]) -> list[Batch]:
+        """What each task of an operator gets."""
+        if self.model.topology[operator.name].chained:  # it runs in the tasks of its upstream
+            return list(coming)
+        width = max(1, plan.widths.get(operator.name, 1))
+        grouping, table = self._groupings[operator.name], routes.get(operator.name, Route()).table
+        parts: list[list[Batch]] = [[] for _ in range(width)]
+        for origin, batch in enumerate(coming):
+            targets = grouping.route(self._share(operator, batch, width, origin), table)
+            for target in range(width):
+                parts[target].append(batch.part(targets == target))
+        return [joined(part) for part in parts]
+
+    def _share(self, operator: Operator, batch: Batch, width: int, origin: int) -> Share:
+        return Share(len(batch.at), width, origin, self.number, hashes=lambda: _keys(operator, batch))
+
+
+class _Source:
+    """What a source has brought, and what was not read yet."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals, self._waiting = arrivals, [arrivals.take(-1.0)]
+
+    @property
+    def exhausted(self) -> bool:
+        return self._arrivals.exhausted and not sum(len(batch.at) for batch in self._waiting)
+
+    @property
+    def next_at(self) -> float:
+        """When the next record comes."""
+        return self._arrivals.next_at
+
+    def take(self, now: float, limit: int | None, shares: int) -> Batch:
+        """What came by now, the oldest first, up to the limit that all sources share."""
+        self._fetch(now)
+        there = joined(self._waiting)
+        most = len(there.at) if limit is None else max(1, limit // shares)
+        self._waiting = [there.part(slice(most, None))]
+        return there.part(slice(0, most))
+
+    def waiting(self, now: float) -> int:
+        self._fetch(now)
+        return sum(len(batch.at) for batch in self._waiting)
+
+    def _fetch(self, now: float) -> None:
+        while not self._arrivals.exhausted and self._arrivals.next_at <= now:
+            self._waiting.append(self._arrivals.take(min(now, self._arrivals.block_end)))
+
+
+def _dealt(batch: Batch, width: int) -> list[Batch]:
+    """A source's records in as many parts, each a run of its records."""
+    edges = np.linspace(0, len(batch.at), max(1, width) + 1).astype(np.int64)
+    return [batch.part(slice(low, high)) for low, high in itertools.pairwise(edges)]
+
+
+def _keys(operator: Operator, batch: Batch) -> Hashes:
+    if operator.keys is None:
+        return mix(batch.item.astype(np.uint64))
+    keys: Hashes = operator.keys[batch.item]
+    return keys if operator.hashed else mix(keys)
+
+
+def _reports(operator: Operator, task: int, rows: int, begin: float, end: float) -> list[TaskReport]:
+    """One for each operator that is folded into this one."""
+    return [
+        TaskReport(name, task, round(rows * per), round(rows * per), 0, (end - begin) * share, begin, end)
+        for name, share, per in operator.folded
+    ]
+
+
+def _quantiles(created: Floats) -> tuple[tuple[float, float], ...]:
+    groups: list[npt.NDArray[np.float64]] = np.array_split(created, min(QUANTILES, len(created))) if len(created) else []
+    return tuple((float(group.mean()), float(len(group))) for group in groups)
