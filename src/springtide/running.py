@@ -62,7 +62,8 @@ class Result:
 def run(
     topology: Topology, *, policy: str = "static", settings: Mapping[str, object] | None = None,
     grouping: str = "tide", grouping_settings: Mapping[str, object] | None = None, target: str | float | None = None,
-    max_slots: int = 8, trigger: str | float = 0.0, interval: str | float = 1.0, checkpoint: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = "runs",
+    max_slots: int = 8, trigger: str | float = 0.0, interval: str | float = 1.0,
+    checkpoint: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = "runs",
     duration: str | float | None = None, batches: int | None = None, available_now: bool = False,
     master: str | None = None, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
     archives: Sequence[str] = (), spark: object = None, seed: int = 0, watch: Watch | None = None,

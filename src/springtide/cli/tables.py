@@ -159,8 +159,8 @@ def overhead_table(document: Mapping[str, Any]) -> RenderableType:
 def balance_table(document: Mapping[str, Any]) -> RenderableType:
     """The result of ``bench balance``."""
     title = f"work: {document['work']}, k = {document['k']}, {document['warm_records']:,} records learned from before"
-    table = Table("costs", "records", "grouping", "batch", "balance", "over repartition (IQR)", "over hash", "of lpt-true's gain",
-                  title=title, caption=document["note"])  # fmt: skip
+    columns = ("costs", "records", "grouping", "batch", "balance", "over repartition (IQR)", "over hash", "of lpt-true's gain")
+    table = Table(*columns, title=title, caption=document["note"])
     for row in document["rows"]:
         low, high = row["batch_speedup_iqr"]
         table.add_row(
@@ -176,7 +176,6 @@ def routing_table(document: Mapping[str, Any]) -> RenderableType:
     table = Table("grouping", "µs per record", "first batch later by (IQR)", title=f"k = {document['k']}")
     for row in document["rows"]:
         low, high = row["first_batch_extra_ms_iqr"]
-        table.add_row(
-            row["grouping"], f"{row['us_per_record']:.3f}", f"{row['first_batch_extra_ms']:.0f} ms ({low:.0f}–{high:.0f})"
-        )
+        later = f"{row['first_batch_extra_ms']:.0f} ms ({low:.0f}–{high:.0f})"
+        table.add_row(row["grouping"], f"{row['us_per_record']:.3f}", later)
     return table
