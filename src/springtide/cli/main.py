@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from springtide.cli.bench import bench
+from springtide.cli.calibrate import calibrate
 from springtide.cli.common import errors, parted, print_json, settings_of
 from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
@@ -119,6 +120,7 @@ def doctor(as_json: bool) -> None:
 
 
 cli.add_command(simulate)
+cli.add_command(calibrate)
 cli.add_command(papers)
 cli.add_command(bench)
 

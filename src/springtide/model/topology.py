@@ -126,6 +126,15 @@ class Topology:
         """The operators that a policy grants degrees to: those that do work on records."""
         return tuple(o for o in self.operators if o.kind not in (Kind.SOURCE, Kind.UNION))
 
+    @cached_property
+    def stages(self) -> Mapping[str, int]:
+        """The stage in which each operator runs: 0 with the sources, and one more behind every shuffle."""
+        found: dict[str, int] = {}
+        for operator in self.operators:
+            before = max((found[name] for name in operator.inputs), default=0)
+            found[operator.name] = before + (not operator.chained and bool(operator.inputs))
+        return found
+
     def input_schema(self, operator: Operator) -> pa.Schema:
         """What arrives at an operator; all inputs of a union have the same."""
         schema = self[operator.inputs[0]].schema

@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from springtide.errors import OptionError
 from springtide.model.report import BatchReport
-from springtide.model.topology import Topology
 
 LEAST_BATCHES = 10
 SETTLING = 5
@@ -58,18 +57,8 @@ def to_json(constants: Constants) -> dict[str, float]:
     return {name: round(value, 9) for name, value in asdict(constants).items()}
 
 
-def levels(topology: Topology) -> dict[str, int]:
-    """The stage in which each operator runs: 0 with the sources, one more behind every shuffle."""
-    found: dict[str, int] = {}
-    for operator in topology:
-        before = max((found[name] for name in operator.inputs), default=0)
-        found[operator.name] = before + (not operator.chained and bool(operator.inputs))
-    return found
-
-
-def fit(topology: Topology, reports: Sequence[BatchReport]) -> Constants:
-    """The constants of a run, by least squares over its batches."""
-    stages = levels(topology)
+def fit(stages: Mapping[str, int], reports: Sequence[BatchReport]) -> Constants:
+    """The constants of a run, by least squares over its batches; ``stages`` has the stage of each operator."""
     used = sorted(reports, key=lambda report: report.started)[SETTLING:]
     used = [report for report in used if report.rows_in and report.tasks]
     if len(used) < LEAST_BATCHES:

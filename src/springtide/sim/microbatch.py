@@ -21,7 +21,7 @@ from springtide.model.report import BatchReport, TaskReport
 from springtide.policy.group import Grouping, Learner, Route, Share
 from springtide.policy.group.keys import mix
 from springtide.sim.arrivals import Arrivals, Batch, joined
-from springtide.sim.constants import Constants, levels
+from springtide.sim.constants import Constants
 from springtide.sim.draws import generator
 from springtide.sim.flow import handed_on
 from springtide.sim.kernels import Floats
@@ -33,20 +33,20 @@ POLL_S = 0.010
 
 
 class MicroBatches:
-    """The batches of one run. ``slots`` is how many tasks run at once, whatever the plan."""
+    """The batches of one run, from ``begin_s`` on. ``slots`` is how many tasks run at once, whatever the plan."""
 
     def __init__(
         self, model: Model, groupings: Mapping[str, Grouping], constants: Constants, slots: int, seed: int,
-        records: int | None = None,
+        records: int | None = None, begin_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.model, self._groupings, self._constants, self._slots = model, groupings, constants, slots
         self._sources = [_Source(Arrivals(source, seed, records, 0)) for source in model.sources]
-        self._level = levels(model.topology)
+        self._level = model.topology.stages
         self._random = {operator.name: generator(seed, f"costs of {operator.name}") for operator in model.operators}
         self._coins = {name: generator(seed, f"copies from {name}") for name in self._names()}
         self._readers = {name: model.readers(name) for name in self._names()}
         self._splits = {operator.name for operator in model.operators if operator.splits}
-        self.now, self.number = 0.0, 0
+        self.now, self.number = begin_s, 0
         self._before: tuple[Plan, Mapping[str, Route]] | None = None
 
     def _names(self) -> list[str]:

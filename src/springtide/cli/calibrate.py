@@ -1,0 +1,67 @@
+"""``springtide calibrate``: what the simulator's micro-batch mode needs to know of a real run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from springtide.cli.common import errors, print_json
+from springtide.errors import OptionError
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Default: calibration.json in RUN.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written.")
+def calibrate(run: Path, output: Path | None, as_json: bool) -> None:
+    """Fit Spark's fixed times and the operators' costs to RUN, the folder of a run.
+
+    Hand the file to `springtide simulate --mode micro-batch --costs FILE`.
+    """
+    import json
+
+    with errors():
+        document = _calibrated(run)
+        place = output or run / "calibration.json"
+        try:
+            place.write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise OptionError(f"{str(place)!r} cannot be written: {error.strerror}; choose another with --output") from None
+    if as_json:
+        print_json(document)
+        return
+    console = Console()
+    console.print(_table(document))
+    console.print(f"Written to {place}", soft_wrap=True, highlight=False)
+
+
+def _calibrated(run: Path) -> dict[str, Any]:
+    from springtide.record.folder import RunFolder
+    from springtide.sim.calibrate import calibrated
+    from springtide.spark.editions import Editions
+
+    folder = RunFolder.open(run)
+    about = folder.run() or {}
+    if "stages" not in about:
+        raise OptionError(f"{str(run)!r} does not tell in which stages its operators ran; record a run with this version")
+    editions = Editions(Path(about["checkpoint"]) / "springtide" / "knowledge")
+    learned = editions.load(editions.latest()) if editions.latest() else None
+    return {"run": run.name, **calibrated(about["stages"], folder.batches(), learned)}
+
+
+def _table(document: dict[str, Any]) -> Table:
+    table = Table("", "", title=document["run"])
+    names = {
+        "batch_s": "a batch", "stage_s": "a stage", "task_s": "a task", "row_s": "a record", "gap_s": "between two batches",
+    }  # fmt: skip
+    for name, value in document["constants"].items():
+        table.add_row(names[name], f"{1000 * value:.3f} ms")
+    for name, told in document["operators"].items():
+        seconds = told["seconds"]
+        mean = sum(seconds) / len(seconds) if isinstance(seconds, list) else seconds
+        table.add_row(f"{name}, for a record", f"{1000 * mean:.3f} ms{', by key' if 'hashes' in told else ''}")
+    return table

@@ -1,0 +1,46 @@
+"""From a recorded run to what the simulator needs of it: Spark's constants, and what records cost at each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.report import BatchReport
+from springtide.sim import constants
+
+SAMPLES = 1_000
+"""Records that stand for all, where costs are known by key."""
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def calibrated(stages: Mapping[str, int], reports: Sequence[BatchReport], learned: Arrays | None = None) -> dict[str, Any]:
+    """The document that ``springtide calibrate`` writes, and ``simulate --costs`` reads.
+
+    ``stages`` has the stage of each operator, ``learned`` what groupings had learned by the end, if any did. Operators that
+    ran in the JVM are not measured, and are left out.
+    """
+    fitted = constants.fit(stages, reports)
+    total = sum(report.rows_in for report in reports)
+    operators: dict[str, dict[str, Any]] = {}
+    for name in stages:
+        tasks = [task for report in reports for task in report.tasks if task.operator == name]
+        rows, busy = sum(task.rows_in or 0 for task in tasks), sum(task.busy_s or 0.0 for task in tasks)
+        if rows and any(task.busy_s for task in tasks):
+            operators[name] = {"seconds": busy / rows, "rows": rows / total, **_by_key(name, learned or {}, busy / rows)}
+    return {"constants": constants.to_json(fitted), "operators": operators}
+
+
+def _by_key(name: str, learned: Arrays, mean_s: float) -> dict[str, list[float] | list[int]]:
+    """Keys as often as they came, with what each costs, if that was learned; on average it is what was measured."""
+    wanted = [f"{name}/{part}" for part in ("keys", "weights", "seconds")]
+    if not all(path in learned for path in wanted) or not len(learned[wanted[0]]):
+        return {}
+    keys, weights, seconds = (learned[path] for path in wanted)
+    cumulated = np.cumsum(weights) / weights.sum()
+    drawn = np.searchsorted(cumulated, (np.arange(SAMPLES) + 0.5) / SAMPLES)
+    costs = seconds[drawn] / weights[drawn]
+    return {"hashes": keys[drawn].tolist(), "seconds": (costs * mean_s / costs.mean()).tolist()}
