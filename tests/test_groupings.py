@@ -21,6 +21,7 @@ from springtide.policy.group.least_loaded import LeastLoaded
 from springtide.policy.group.load_balancing import LoadBalancing
 from springtide.policy.group.random import Random
 from springtide.policy.group.two_choices import TwoChoices
+from springtide.sim.compile import compiled
 
 ROUTING = [cls.name for cls in registry.available("group") if not getattr(cls, "simulator_only", False)]
 LEARNING = [cls.name for cls in registry.available("group") if isinstance(cls(), Learner)]
@@ -143,6 +144,25 @@ def test_record_by_record_it_is_the_same_again(name: str) -> None:
         return targets
 
     assert routed() == routed()
+
+
+@pytest.mark.parametrize("name", [name for name in CONTINUAL if name != "tide"])
+def test_compiled_it_is_the_same(name: str) -> None:
+    """Numbers of 64 bits without a sign are where numba and numpy may differ."""
+    keys = np.random.default_rng(4).integers(0, 2**64, 30, dtype=np.uint64)
+    plain, machine = (created(name).online(3, 7) for _ in range(2))
+    choose, completed = (None if one is None else compiled(one) for one in (machine.choose, machine.completed))
+    assert choose is not None
+    for i in range(120):
+        free, queue = np.array([3.0, 1.0, 2.0]) * i, np.array([i % 3, i % 2, 1])
+        targets = [
+            chosen(work.state, keys[i % 30], 0.1 * i, free, queue)
+            for chosen, work in ((plain.choose, plain), (choose, machine))
+        ]
+        assert targets[0] == targets[1]
+        if completed is not None:
+            for done, work in ((plain.completed, plain), (completed, machine)):
+                done(work.state, targets[0], keys[i % 30], 0.01 * (i % 30), 0.1 * i + 0.05)
 
 
 # random

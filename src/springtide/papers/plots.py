@@ -57,7 +57,7 @@ def _points(canvas: Any, figure: Figure, rows: Sequence[Row]) -> None:
         if figure.logarithmic:
             axes.set_xscale("log", base=10 if figure.points[0].x < 1 else 2)
         _tidy(axes)
-    left.set_ylim(bottom=0)
+    _heights(left)
     right.legend(frameon=False, fontsize=8)
 
 
@@ -72,9 +72,18 @@ def _over_time(canvas: Any, figure: Figure, lab: Lab) -> None:
         axes.fill_between(x, windows[:, 0], windows[:, 2], color=COLOURS[series], alpha=0.15, linewidth=0)
     axes.set_xlabel(figure.axis)
     axes.set_ylabel("completion time (s)")
-    axes.set_ylim(bottom=0)
+    axes.set_yscale("log")
     axes.legend(frameon=False, fontsize=8)
     _tidy(axes)
+
+
+def _heights(axes: Any) -> None:
+    """From 0, or by powers of ten where the lines differ by more than one."""
+    drawn = np.concatenate([line.get_ydata() for line in axes.lines])
+    if drawn.max() > 10 * drawn.min() > 0:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
 
 
 def _tidy(axes: Any) -> None:

@@ -15,8 +15,9 @@ REPRODUCED, BETTER, NOT_REPRODUCED = "reproduced", "better", "not reproduced"
 class Claim:
     """A published number, or None where there is only a plot or a tendency, and what counts as having reproduced it.
 
-    Within ``low`` and ``high`` it is reproduced, beyond on the good side it is better, and on the other side it is not
-    reproduced. ``note`` says where the limits come from, ``reason`` why it cannot come out, if that is known.
+    Within ``low`` and ``high`` it is reproduced, beyond them on the good side it is better, on the other side not
+    reproduced. It is the mean that is judged; its standard error is told beside it and excuses nothing. ``note`` says where
+    the limits come from, ``reason`` why it does not come out, as far as that is known.
     """
 
     published: float | None
@@ -36,8 +37,8 @@ class Claim:
         return BETTER if (measured > self.high) == self.more_is_better else NOT_REPRODUCED
 
     def remark(self, measured: float) -> str:
-        missed = self.verdict(measured) == NOT_REPRODUCED
-        return "; ".join(part for part in (self.note, self.reason if missed else "") if part)
+        missed = self.reason if self.verdict(measured) == NOT_REPRODUCED else ""
+        return "; ".join(part for part in (self.note, missed) if part)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Row:
     note: str
     min: float
     max: float
+    error: float  # the standard error of the mean
     seeds: int
     completion_ms: tuple[float, float, float] | None = None  # least, mean and greatest of the seeds
 
@@ -72,10 +74,11 @@ def row(
 ) -> Row:  # fmt: skip
     """A row of what was measured with each seed."""
     mean = float(np.mean(values))
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
     times = tuple(1000 * float(part(completion_s)) for part in (np.min, np.mean, np.max)) if len(completion_s) else None
     return Row(
         paper, experiment, name, series, x, claim.published, mean, unit, claim.verdict(mean), claim.remark(mean),
-        float(np.min(values)), float(np.max(values)), len(values), times,  # type: ignore[arg-type]
+        float(np.min(values)), float(np.max(values)), error, len(values), times,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -69,8 +69,8 @@ class Sent(NamedTuple):
 def less_loaded(state: Sent, key: int, now: float, free: npt.NDArray[np.float64], queue: npt.NDArray[np.int64]) -> int:
     k = len(state.records)
     mixed = mixed_one(int(np.uint64(key) ^ state.seed[0]))
-    i = int(mixed % np.uint64(k))
-    j = (i + 1 + int(mixed_one(int(mixed ^ _OTHER)) % np.uint64(max(k - 1, 1)))) % k
+    i = np.int64(mixed % np.uint64(k))
+    j = (i + 1 + np.int64(mixed_one(int(mixed ^ _OTHER)) % np.uint64(max(k - 1, 1)))) % k
     target = j if state.records[j] < state.records[i] else i
     state.records[target] += 1
-    return target
+    return int(target)
