@@ -132,9 +132,10 @@ def run(
             )  # fmt: skip
 
         driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop)
-        folder.write_run({"topology": topology.name, "graph": str(topology), "policy": policy, "grouping": grouping,
-                          "settings": dict(settings or {}), "stages": dict(topology.stages), "target_s": target_s, "max_slots": max_slots,
-                          "checkpoint": str(held.root)})  # fmt: skip
+        folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),
+                          "policy": policy, "settings": dict(settings or {}), "grouping": grouping,
+                          "grouping_settings": dict(grouping_settings or {}), "target_s": target_s,
+                          "max_slots": max_slots, "checkpoint": str(held.root)})  # fmt: skip
         with _signals(stop), _watching(loop, watch):
             try:
                 _open(driver, folder)
