@@ -226,11 +226,11 @@ def report(task: int, rows: int, seconds: float) -> TaskCosts:
 
 
 def test_load_balancing_starts_from_what_was_measured() -> None:
-    """10 and 6 records of 1 s on average in 10 s: U = 1 and 0.6; four records fill the second, then round-robin."""
+    """12 and 6 records of 1 s on average in 10 s: U = 1.2 and 0.6; four records fill the second, then round-robin."""
     grouping = LoadBalancing()
-    state = grouping.learn(grouping.initial(), 2, [report(0, 10, 10.0), report(1, 6, 6.0)])
+    state = grouping.learn(grouping.initial(), 2, [report(0, 12, 10.0), report(1, 6, 8.0)])
     table = grouping.table(state, 2)
-    assert table["utilisation"].tolist() == pytest.approx([1.0, 0.6])
+    assert table["utilisation"].tolist() == pytest.approx([1.2, 0.6])
     assert table["step"][0] == pytest.approx(0.1)
     assert grouping.route(Share(8, 2), table).tolist() == [1, 1, 1, 1, 0, 1, 0, 1]
 

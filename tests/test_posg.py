@@ -325,7 +325,7 @@ def test_it_learns_from_batches_and_balances() -> None:
     keys = rng.integers(0, 10, 2000).astype(np.uint64)
     loads = [
         np.bincount(targets, (keys + np.uint64(1)) * speeds[targets], k)
-        for targets in (one.route(Share(2000, k, hashes=lambda: keys), table) for one in (posg, RoundRobin()))
+        for targets in (one.route(Share(2000, k, 3, 6, lambda: keys), table) for one in (posg, RoundRobin()))
     ]
     assert loads[0].max() / loads[0].mean() < 1.02
     assert loads[1].max() / loads[1].mean() > 1.3
@@ -366,6 +366,14 @@ def test_another_width_takes_turns_until_the_new_ones_are_known() -> None:
     state = learned(3)
     assert posg.table(state, 3)
     assert posg.route(Share(4, width=2, hashes=lambda: np.repeat(keys, 4)), posg.table(state, 3)).tolist() == [0, 1, 0, 1]
+
+
+def test_what_cannot_be_a_cost_is_not_learned() -> None:
+    posg, keys = Posg(window=2), np.arange(5, dtype=np.uint64)
+    seconds = np.array([np.nan, np.inf, -1.0, 1e308, 2.0])
+    state = posg.learn(posg.initial(), 1, [TaskCosts(0, keys, np.ones(5, dtype=np.int64), seconds)])
+    assert state["F"].sum(axis=2).tolist() == [[2, 2, 2, 2]]
+    assert (state["W"] >= 0).all() and state["W"].max() <= 1e9 + 2
 
 
 def test_other_matrices_from_before_a_restart_are_left() -> None:

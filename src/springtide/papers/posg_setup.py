@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ class Setup:
     speeds: tuple[Speeds, ...] = ()
     tweets: bool = False
 
+    @lru_cache(maxsize=100)  # noqa: B019  each series goes through the same streams
     def stream(self, seed: int) -> tuple[Ints, Floats]:
         """The items of m tuples, and the seconds of every item: n/w_n items, drawn anew, for each of w_n execution times."""
         random = np.random.default_rng(seed)

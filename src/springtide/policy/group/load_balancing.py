@@ -16,6 +16,7 @@ from springtide.policy.group.round_robin import RoundRobin
 from springtide.policy.registry import parameter, validate
 
 _Floats = npt.NDArray[np.float64]
+FULL = 1.0 - 1e-9  # sums of et/td that make 1 fall short of it by rounding
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class LoadBalancing:
         targets: list[int] = []
         for turn in range(k, k + share.rows):
             utilisation, _, target = heap[0]
-            if utilisation >= 1:
+            if utilisation >= FULL:
                 break
             targets.append(target)
             heapreplace(heap, (utilisation + step, turn, target))
@@ -117,7 +118,7 @@ def least_utilised(state: Utilisation, key: int, now: float, free: _Floats, queu
         j = (state.turn[0] + step) % k
         if U[j] < U[m]:
             m = j
-    if U[m] >= 1.0:
+    if U[m] >= FULL:
         m = state.turn[0] % k
     else:
         U[m] += et / td
