@@ -26,7 +26,10 @@ from springtide.model.duration import seconds
 @click.option(
     "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy, or of the grouping: grouping.NAME."
 )
-@click.option("--mode", default="continuous", show_default=True, help="Record by record, as in the papers.")
+@click.option(
+    "--mode", default="continuous", show_default=True, help="continuous, as in the papers, or micro-batch, as on Spark."
+)
+@click.option("--trigger", default="0s", show_default=True, help="Micro-batch: least time between two batches.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--duration", help="End after this time, such as 10m. Default: when the trace ends.")
 @click.option("--target", help="Latency that a second should keep, such as 2s.")
@@ -36,7 +39,7 @@ from springtide.model.duration import seconds
 )
 @click.option("--pause", default="0s", show_default=True, help="How long a pause or a restart takes.")
 @click.option("--max-slots", default=8, show_default=True, type=click.IntRange(1), help="Most replicas at once.")
-@click.option("--costs", metavar="JSON", help="What records cost at each operator. Default: measured, without Spark.")
+@click.option("--costs", metavar="JSON", help="What `springtide calibrate` wrote. Default: costs are measured, without Spark.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def simulate(topology: str, pairs: tuple[str, ...], pause: str, as_json: bool, **options: Any) -> None:
     """Simulate TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), or module:attribute."""

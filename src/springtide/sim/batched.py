@@ -102,7 +102,7 @@ def run(
     return journal
 
 
-def metrics(model: Model, reports: Sequence[BatchReport], target_s: float | None) -> dict[str, Any]:
+def metrics(reports: Sequence[BatchReport], target_s: float | None) -> dict[str, Any]:
     """What ``springtide simulate --mode micro-batch`` prints, as far as it is not the same in both modes."""
     rows_in, rows_out = (sum(getattr(report, name) for report in reports) for name in ("rows_in", "rows_out"))
     end = reports[-1].committed if reports else 0.0

@@ -72,13 +72,13 @@ class Pipeline:
 
     def _prepare(self, widths: dict[str, int], routes: Mapping[str, Route]) -> None:
         """Make anew what depends on widths and routes, if they changed."""
+        while len(self._outdated) > 2:  # a task of the last batch may still run, as a copy that lost the race
+            self._outdated.pop(0).destroy()
         if routes is not self._routes or self._shipped_routes is None:
             self._outdated += [self._shipped_routes] if self._shipped_routes is not None else []
             numbered = {node.number: routes[node.name] for node in self._program.nodes if node.name in routes}
             self._shipped_routes = ship(self._session.sparkContext, numbered)
         elif widths == self._widths:
-            while len(self._outdated) > 2:  # a task of the last batch may still run, as a copy that lost the race
-                self._outdated.pop(0).destroy()
             return
         self._widths, self._routes = widths, routes
         self._functions.clear()
