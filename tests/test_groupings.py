@@ -21,6 +21,7 @@ from springtide.policy.group.least_loaded import LeastLoaded
 from springtide.policy.group.load_balancing import LoadBalancing
 from springtide.policy.group.random import Random
 from springtide.policy.group.two_choices import TwoChoices
+from springtide.sim import ByItem, Model, Operator, Source, Zipf, simulate
 from springtide.sim.compile import compiled
 
 ROUTING = [cls.name for cls in registry.available("group") if not getattr(cls, "simulator_only", False)]
@@ -268,3 +269,23 @@ def test_full_knowledge_is_for_the_simulator_only() -> None:
     assert work.choose(work.state, 0, 0.0, np.array([2.0, 0.5, 1.0]), np.zeros(3, np.int64)) == 1
     with pytest.raises(OptionError, match="choose 'tide', 'posg'"):
         FullKnowledge().route(Share(3, 2), {})
+
+
+# in the simulator, while the number of replicas changes
+
+
+@pytest.mark.parametrize("name", [name for name in CONTINUAL if name not in TO_MEND])
+def test_replicas_come_and_go_under_load(name: str) -> None:
+    """Compiled, an index beyond the replicas is a crash and not an error: those that were deactivated still drain."""
+    settings = {"window": 16} if name == "posg" else {}
+    model = Model(
+        "shop",
+        sources=(Source("orders", rate=100.0, items=Zipf(50, 1.0)),),
+        operators=(Operator("price", ("orders",), ByItem(np.linspace(0.005, 0.05, 50)), replicas=4),),
+    )
+    script = {"script": "price 0:4 10:1 15:6 20:2 25:5"}
+    outcome = simulate(
+        model, grouping=name, grouping_settings=settings, policy="scripted", settings=script, records=3_000, max_slots=8
+    )
+    assert outcome.summary["reconfigurations"] == 4
+    assert outcome.summary["rows_out"] == 3_000
