@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from springtide.policy.group import Online, kernel
@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 quarters = st.integers(0, 8).map(lambda n: n / 4)  # exact in binary, so that times may be equal, and results have to be
 loads = st.lists(st.tuples(quarters, quarters), min_size=1, max_size=60)
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Fates(NamedTuple):
