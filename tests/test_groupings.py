@@ -28,7 +28,6 @@ ROUTING = [cls.name for cls in registry.available("group") if not getattr(cls, "
 LEARNING = [cls.name for cls in registry.available("group") if isinstance(cls(), Learner)]
 BOUND = "springtide.policy.group.full_knowledge:FullKnowledge"
 CONTINUAL = [*(cls.name for cls in registry.available("group") if isinstance(cls(), Continual)), BOUND]
-TO_MEND = {"tide": "it is told of records that a replica finishes after it was deactivated"}
 SMALL: dict[str, dict[str, object]] = {"posg": {"window": 3}, "load-balancing": {"interval": 0.5}}
 """Parameters with which a few records are enough to learn from."""
 
@@ -111,10 +110,7 @@ def test_it_works_whatever_is_reported(name: str, data: st.DataObject) -> None:
             assert grouping.route(share, table).tolist() == targets.tolist()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.xfail(reason=TO_MEND[name])] if name in TO_MEND else []) for name in CONTINUAL],
-)
+@pytest.mark.parametrize("name", CONTINUAL)
 @ROUTES
 @given(data=st.data())
 def test_record_by_record_it_works_whatever_is_reported(name: str, data: st.DataObject) -> None:
@@ -274,7 +270,7 @@ def test_full_knowledge_is_for_the_simulator_only() -> None:
 # in the simulator, while the number of replicas changes
 
 
-@pytest.mark.parametrize("name", [name for name in CONTINUAL if name not in TO_MEND])
+@pytest.mark.parametrize("name", CONTINUAL)
 def test_replicas_come_and_go_under_load(name: str) -> None:
     """Compiled, an index beyond the replicas is a crash and not an error: those that were deactivated still drain."""
     settings = {"window": 16} if name == "posg" else {}

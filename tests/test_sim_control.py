@@ -165,8 +165,6 @@ def test_wrong_use_is_told_with_what_is_right() -> None:
         run(line(), grouping=Whole())
     with pytest.raises(OptionError, match="'line' never ends"):
         simulate(line())
-    with pytest.raises(OptionError, match="mode 'micro-batch' is not there yet"):
-        run(line(), mode="micro-batch")
     with pytest.raises(OptionError, match="did you mean 'restart'"):
         run(line(), reconfiguration="restrat")
     with pytest.raises(OptionError, match="'scripted': the script names 'frist'"):

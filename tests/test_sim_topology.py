@@ -207,7 +207,6 @@ def test_the_command_prints_a_table_for_people(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--mode", "micro-batch"), "mode 'micro-batch' is not there yet; take 'continuous'"),
         (("--mode", "batch"), "mode 'batch' does not exist; did you mean 'micro-batch'"),
         (("--set", "degree"), "write name=value"),
         (("--set", "grouping.sped=1"), "sped"),

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from springtide.sim.draws import ByItem, Constant, Exponential, Given, Normal, Uniform, Weighted, Zipf
-from springtide.sim.entry import Outcome, simulate
+from springtide.sim.entry import simulate
 from springtide.sim.model import Edge, Model, Operator, Source, Speeds
 from springtide.sim.rules import BackPressure, Cluster, Node, Reconfiguration
+from springtide.sim.setup import Outcome
 
 __all__ = [
     "BackPressure",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -18,28 +18,14 @@ from springtide.model.plan import Request
 from springtide.model.report import BatchReport, latency_of
 from springtide.model.snapshot import Snapshot
 from springtide.policy.batch.read_limit import ReadLimit
-from springtide.policy.group import Grouping
-from springtide.policy.scale import ScalePolicy, State
-from springtide.sim.constants import Constants
+from springtide.policy.scale import State
+from springtide.sim.constants import to_json
 from springtide.sim.control import Starting
 from springtide.sim.microbatch import MicroBatches
-from springtide.sim.model import Model
+from springtide.sim.setup import Outcome, Setup
 
 LEARNED_BY = ("key",)
 """Stands for the column that drives the cost: in the simulator a record is its key."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run on Spark is told too."""
-
-    seed: int
-    end: float
-    records: int | None
-    target_s: float | None
-    interval_s: float
-    trigger_s: float
-    max_slots: int
 
 
 @dataclass
@@ -70,36 +56,39 @@ class Unchanged:
         return state, ()
 
 
-def run(
-    model: Model, policy: ScalePolicy | None, groupings: Mapping[str, Grouping], constants: Constants, settings: Settings,
-    progress: Callable[[float, float], None] | None,
-) -> Journal:  # fmt: skip
+def run(setup: Setup) -> Outcome:
     """Simulate, with a decision every interval, as far as batches let the plan change."""
-    engine = MicroBatches(model, groupings, constants, settings.max_slots, settings.seed, settings.records)
-    clock = [0.0]
-    journal = Journal()
+    model, clock, journal = setup.model, _Clock(), Journal()
+    engine = MicroBatches(model, setup.groupings, setup.constants, setup.max_slots, setup.seed, setup.records)
     keys = {operator.name: LEARNED_BY for operator in model.operators}
-    routing = Routing(model.topology, groupings, None, lambda: clock[0], wait=True, keys=keys)
-    first = {member: o.replicas if member == o.name else 1 for o in model.operators for member, _, _ in o.folded}
+    routing = Routing(model.topology, setup.groupings, None, clock, wait=True, keys=keys)
     loop = ControlLoop(
-        model.topology, Starting(policy or Unchanged(), first), bounds=Bounds(settings.max_slots),
-        read_limit=None if settings.target_s is None else ReadLimit(settings.target_s), trigger_s=settings.trigger_s,
-        interval_s=settings.interval_s, clock=lambda: clock[0], actuators=[], journal=journal, routing=routing,
-        seed=settings.seed,
+        model.topology, Starting(setup.policy or Unchanged(), setup.degrees), bounds=Bounds(setup.max_slots),
+        read_limit=None if setup.target_s is None else ReadLimit(setup.target_s), trigger_s=setup.trigger_s,
+        interval_s=setup.interval_s, clock=clock, actuators=[], journal=journal, routing=routing, seed=setup.seed,
     )  # fmt: skip
 
     def tick(now: float) -> None:
         """The control loop does not wait for batches: catch up on the decisions that it made in the meantime."""
-        while clock[0] + settings.interval_s <= now:
-            clock[0] += settings.interval_s
+        while clock.now + setup.interval_s <= now:
+            clock.now += setup.interval_s
             loop.cycle()
             if loop.snapshot is not None:
                 journal.snapshots.append(loop.snapshot)
-        if progress is not None:
-            progress(now, settings.end)
+        if setup.progress is not None:
+            setup.progress(now, setup.end)
 
-    engine.run(loop, settings.end, tick)
-    return journal
+    engine.run(loop, setup.end, tick)
+    measured = {**metrics(journal.reports, setup.target_s), "constants": to_json(setup.constants)}
+    return Outcome(measured, tuple(journal.snapshots), tuple(journal.decisions), reports=tuple(journal.reports))
+
+
+@dataclass
+class _Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def metrics(reports: Sequence[BatchReport], target_s: float | None) -> dict[str, Any]:

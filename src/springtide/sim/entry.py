@@ -3,59 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from springtide.control.loop import ControlLoop
-from springtide.control.planner import Bounds
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.rate import Rate, as_rate
 from springtide.model.rate import trace as read_trace
-from springtide.model.report import BatchReport
-from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy import registry, scale
 from springtide.policy.group import Continual, Grouping
 from springtide.policy.scale import ScalePolicy
-from springtide.sim import batched
-from springtide.sim.constants import Constants, to_json
+from springtide.sim import batched, continuous
+from springtide.sim.constants import Constants
 from springtide.sim.constants import read as read_constants
-from springtide.sim.control import SimulatedCluster, Starting
-from springtide.sim.engine import Engine
-from springtide.sim.measure import Ledger, metrics
 from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
+from springtide.sim.setup import Outcome, Progress, Setup
 
 MODES = ("continuous", "micro-batch")
 BOUNDS = {"full-knowledge": "springtide.policy.group.full_knowledge:FullKnowledge"}
 """Groupings that only a simulator can have; the registry lists those that Spark can have too."""
 NO_LIMIT = 100_000
-DEFAULT_SLOTS = 8
-
-Progress = Callable[[float, float], None]
-"""Told how many seconds were simulated, and of how many."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a simulation gave: its summary (as ``springtide simulate --json`` prints it), what the policy saw, what it decided.
-
-    ``reports``: in micro-batch mode, what a run on Spark would have recorded of every batch.
-    ``latencies_s``: with ``by_record``, the latency of every record of the sources, in the order of arrival; NaN where it
-    never left.
-    """
-
-    summary: Mapping[str, Any]
-    snapshots: tuple[Snapshot, ...] = field(default=(), repr=False)
-    decisions: tuple[Mapping[str, object], ...] = field(default=(), repr=False)
-    latencies_s: npt.NDArray[np.float64] | None = field(default=None, repr=False)
-    reports: tuple[BatchReport, ...] = field(default=(), repr=False)
 
 
 def simulate(
@@ -78,7 +49,7 @@ def simulate(
     """
     if mode not in MODES:
         raise OptionError(f"mode {mode!r} does not exist; {nearest(mode, MODES)}")
-    batched_mode = mode == "micro-batch"
+    in_batches = mode == "micro-batch"
     model = _model(what, None if trace is None else _rate(trace), costs)
     if arrivals is not None:
         model = replace(model, sources=tuple(replace(source, arrivals=arrivals) for source in model.sources))
@@ -86,8 +57,8 @@ def simulate(
     if scaler is not None:
         scale.check(scaler, [operator.name for operator in model.topology.scalable])
     groupings = {o.name: _grouping(o.grouping or grouping, grouping_settings or {}) for o in model.operators}
-    for name, one in groupings.items():
-        (_check_batched if batched_mode else _check_continual)(name, one)
+    for one in groupings.values():
+        (_check_batched if in_batches else _check_continual)(one)
     interval_s = seconds(interval, "interval")
     if interval_s <= 0:
         raise OptionError(f"interval={interval!r} is not allowed; it is above 0")
@@ -95,60 +66,21 @@ def simulate(
         raise OptionError("by_record needs records=, the number of records of each source")
     target_s = None if target is None else seconds(target, "target")
     cost = Reconfiguration(reconfiguration) if isinstance(reconfiguration, str) else reconfiguration  # type: ignore[arg-type]
+    if in_batches and (cost.kind != "none" or by_record or seconds(warmup, "warmup")):
+        raise OptionError("micro-batch mode is Spark's: reconfiguration, by_record and warmup are for continuous mode")
     end = _end(model, None if duration is None else seconds(duration, "duration"), records)
+    setup = Setup(
+        model, scaler, groupings, seed, end, records, target_s, interval_s, max_slots or (8 if in_batches else NO_LIMIT), cost,
+        seconds(warmup, "warmup"), by_record, seconds(trigger, "trigger"),
+        constants or (Constants() if costs is None else read_constants(costs)), progress,
+    )  # fmt: skip
+    outcome = batched.run(setup) if in_batches else continuous.run(setup)
     about = {
         "topology": model.name, "policy": None if scaler is None else scaler.name, "grouping": _name(grouping), "mode": mode,
         "trace": None if trace is None else _label(trace), "seed": seed,
         "target_ms": None if target_s is None else 1000 * target_s,
     }  # fmt: skip
-    if batched_mode:
-        if cost.kind != "none" or by_record or seconds(warmup, "warmup"):
-            raise OptionError("micro-batch mode is Spark's: reconfiguration, by_record and warmup are for continuous mode")
-        told = batched.Settings(
-            seed, end, records, target_s, interval_s, seconds(trigger, "trigger"), max_slots or DEFAULT_SLOTS
-        )
-        fitted = constants or (Constants() if costs is None else read_constants(costs))
-        journal = batched.run(model, scaler, groupings, fitted, told, progress)
-        summary = {**about, **batched.metrics(journal.reports, target_s), "constants": to_json(fitted)}
-        return Outcome(summary, tuple(journal.snapshots), tuple(journal.decisions), reports=tuple(journal.reports))
-    engine = Engine(
-        model, groupings, seed, records=records, horizon_s=end if math.isfinite(end) else _expected(model, records),
-        warmup_s=seconds(warmup, "warmup"), by_record=by_record,
-    )  # fmt: skip
-    ledger = Ledger()
-    cluster = SimulatedCluster(engine, cost, ledger)
-    if scaler is None:
-        ledger.set_replicas(0.0, sum(station.active for station in engine.stations.values()))
-        _run(engine, end, lambda: None, math.inf, progress)
-    else:
-        first = {member: o.replicas if member == o.name else 1 for o in model.operators for member, _, _ in o.folded}
-        loop = ControlLoop(
-            model.topology, Starting(scaler, first), bounds=Bounds(max_slots or NO_LIMIT), read_limit=None, trigger_s=0.0,
-            interval_s=interval_s, clock=cluster.clock, actuators=[cluster], journal=cluster, monitor=cluster, seed=seed,
-        )  # fmt: skip
-        _run(engine, end, loop.cycle, interval_s, progress)
-    for station in engine.stations.values():
-        station.take_counts()
-    summary = {**about, **metrics(engine, ledger, engine.now, target_s)}
-    return Outcome(summary, tuple(cluster.snapshots), tuple(cluster.decisions), engine.book.by_root if by_record else None)
-
-
-def _run(engine: Engine, end: float, cycle: Callable[[], None], interval_s: float, progress: Progress | None) -> None:
-    """From interval to interval, until the end, or until all records came and left."""
-    count = 0
-    while engine.now < end:
-        count += 1
-        until = min(end, count * interval_s)
-        if math.isinf(until):
-            engine.drain()
-            return
-        engine.advance(until)
-        if engine.now < end:
-            cycle()
-        if progress is not None:
-            progress(engine.now, end)
-        if math.isinf(end) and engine.exhausted and not engine.there:
-            return
+    return replace(outcome, summary={**about, **outcome.summary})
 
 
 def _end(model: Model, duration_s: float | None, records: int | None) -> float:
@@ -161,11 +93,6 @@ def _end(model: Model, duration_s: float | None, records: int | None) -> float:
     if math.isinf(end):
         raise OptionError(f"{model.name!r} never ends: its rate has no end; give duration, records or a trace")
     return end
-
-
-def _expected(model: Model, records: int | None) -> float:
-    """About how long it takes until so many records came."""
-    return max((records or 0) / (max(source.steps.values) or 1.0) for source in model.sources)
 
 
 def _model(what: Model | Topology, rate: Rate | None, costs: str | Path | None) -> Model:
@@ -196,7 +123,7 @@ def _grouping(chosen: Any, settings: Mapping[str, object]) -> Any:
     return registry.create("group", BOUNDS.get(chosen, chosen), settings) if isinstance(chosen, str) else chosen
 
 
-def _check_continual(operator: str, grouping: Any) -> None:
+def _check_continual(grouping: Any) -> None:
     if not isinstance(grouping, Continual):
         able = [cls.name for cls in registry.available("group") if hasattr(cls, "online")] + list(BOUNDS)
         raise OptionError(
@@ -205,6 +132,6 @@ def _check_continual(operator: str, grouping: Any) -> None:
         )
 
 
-def _check_batched(operator: str, grouping: Any) -> None:
+def _check_batched(grouping: Any) -> None:
     if getattr(grouping, "simulator_only", False):
         raise OptionError(f"grouping {_name(grouping)!r} is a bound for continuous mode; a batch has no queues to look at")

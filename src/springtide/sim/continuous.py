@@ -1,0 +1,64 @@
+"""A simulation in continuous mode: the engine, the control loop, and what is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from springtide.control.loop import ControlLoop
+from springtide.control.planner import Bounds
+from springtide.sim.control import SimulatedCluster, Starting
+from springtide.sim.engine import Engine
+from springtide.sim.measure import Ledger, metrics
+from springtide.sim.model import Model
+from springtide.sim.setup import Outcome, Progress, Setup
+
+
+def run(setup: Setup) -> Outcome:
+    """Simulate, record by record, with a decision every interval."""
+    model, end = setup.model, setup.end
+    engine = Engine(
+        model, setup.groupings, setup.seed, records=setup.records,
+        horizon_s=end if math.isfinite(end) else _expected(model, setup.records), warmup_s=setup.warmup_s,
+        by_record=setup.by_record,
+    )  # fmt: skip
+    ledger = Ledger()
+    cluster = SimulatedCluster(engine, setup.reconfiguration, ledger)
+    if setup.policy is None:
+        ledger.set_replicas(0.0, sum(station.active for station in engine.stations.values()))
+        _run(engine, end, lambda: None, math.inf, setup.progress)
+    else:
+        loop = ControlLoop(
+            model.topology, Starting(setup.policy, setup.degrees), bounds=Bounds(setup.max_slots), read_limit=None,
+            trigger_s=0.0, interval_s=setup.interval_s, clock=cluster.clock, actuators=[cluster], journal=cluster,
+            monitor=cluster, seed=setup.seed,
+        )  # fmt: skip
+        _run(engine, end, loop.cycle, setup.interval_s, setup.progress)
+    for station in engine.stations.values():
+        station.take_counts()
+    latencies = engine.book.by_root if setup.by_record else None
+    measured = metrics(engine, ledger, engine.now, setup.target_s)
+    return Outcome(measured, tuple(cluster.snapshots), tuple(cluster.decisions), latencies)
+
+
+def _run(engine: Engine, end: float, cycle: Callable[[], None], interval_s: float, progress: Progress | None) -> None:
+    """From interval to interval, until the end, or until all records came and left."""
+    count = 0
+    while engine.now < end:
+        count += 1
+        until = min(end, count * interval_s)
+        if math.isinf(until):
+            engine.drain()
+            return
+        engine.advance(until)
+        if engine.now < end:
+            cycle()
+        if progress is not None:
+            progress(engine.now, end)
+        if math.isinf(end) and engine.exhausted and not engine.there:
+            return
+
+
+def _expected(model: Model, records: int | None) -> float:
+    """About how long it takes until so many records came."""
+    return max((records or 0) / (max(source.steps.values) or 1.0) for source in model.sources)
