@@ -132,6 +132,16 @@ def test_back_pressure_keeps_queues_short_and_the_source_holds_the_rest() -> Non
     assert summary["latency_ms"]["p99"] > 5000  # time at the source counts
 
 
+def test_what_was_created_during_the_warm_up_is_not_measured() -> None:
+    """The first record waits for nobody, and from then on each one waits a second longer than the one before it."""
+    model = Model("slow", (Source("source", 1.0),), (Operator("server", ("source",), Constant(2.0)),))
+    whole = run(model, duration=None, records=10, target=10.0).summary
+    warm = run(model, duration=None, records=10, target=10.0, warmup=5.5).summary
+    assert whole["latency_ms"]["mean"] == pytest.approx(1000 * np.arange(2, 12).mean())
+    assert warm["latency_ms"]["mean"] == pytest.approx(1000 * np.arange(7, 12).mean())
+    assert (warm["rows_in"], warm["rows_out"]) == (10, 10)
+
+
 def test_violations_are_counted_by_seconds() -> None:
     inf = np.inf
     # of ten seconds: fine, too slow, nothing for two while a record of 1.5 waits, then it leaves, then nothing is there

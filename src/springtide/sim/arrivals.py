@@ -106,10 +106,11 @@ class Arrivals:
 
 
 def _dated(steps: Steps, wanted: Floats) -> Floats:
-    """When the rate's integral reaches these numbers of records; those that it never reaches do not come."""
+    """When the rate's integral reaches these numbers of records, which are overwritten; those never reached do not come."""
     if len(steps.values) == 1 and math.isinf(steps.edges[1]):
-        steady: Floats = wanted / steps.values[0] + steps.edges[0]
-        return steady
+        wanted /= steps.values[0]
+        wanted += steps.edges[0]
+        return wanted
     coming = wanted[: np.searchsorted(wanted, steps.counts[-1], side="right")]
     ends = np.searchsorted(steps.counts, coming, side="left")
     begins = ends - 1

@@ -126,7 +126,8 @@ class Model:
     """Sources, operators and edges without a cycle, and the rules that hold for all of them.
 
     ``timeout_s``: how old a record may get. ``late``: whether one that is older when it would start is removed, or only
-    counted. ``feedback_s``: how long it takes until a grouping knows that a record is done.
+    counted. ``feedback_s``: how long it takes until a grouping knows that a record is done, and until
+    its place in a queue with a limit is given away.
     """
 
     name: str
