@@ -11,7 +11,8 @@ instance fills, S its snapshot of W/F, Ĉ the time that the scheduler believes a
 
 Where the paper's text and its code differ, this follows the code, because the text does not give the paper's results: C is a
 clock, so that every synchronisation takes in the time that an instance was idle, and there is one every N·k records. At 105 %
-provisioning that makes a speed-up of 1.19 over round-robin; C as busy time makes 0.91. ``literal`` follows the text.
+provisioning that makes a speed-up of 1.17 over round-robin; C as busy time makes 0.93, even when synchronised every 1,024
+records. ``literal`` follows the text.
 """
 
 from __future__ import annotations
