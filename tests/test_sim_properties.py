@@ -234,6 +234,16 @@ def test_groupings_are_told_in_the_order_of_time(
     )
 
 
+def test_groupings_hear_nothing_of_replicas_that_only_drain() -> None:
+    watching = Watching()
+    script = {"script": "server 0:3 5:1"}
+    _, _, outcome = run([(0.25, 2.0)] * 60, grouping=watching, policy="scripted", settings=script)
+    told = watching.log.told[: watching.log.counts[0]]
+    assert set(told[told[:, 2] <= 5.0, 0]) == {0, 1, 2}
+    assert set(told[told[:, 2] > 5.0, 0]) == {0}
+    assert outcome.summary["rows_out"] == 60
+
+
 networks = st.fixed_dictionaries(
     {
         "replicas": st.tuples(*[st.integers(1, 3)] * 3),
@@ -255,13 +265,12 @@ networks = st.fixed_dictionaries(
 def test_no_record_is_lost_or_doubled_unseen(chosen: dict[str, Any]) -> None:
     """In = out + lost + timed out + still there, whatever happens, and the same at every operator."""
     source = Source("source", 20.0, Zipf(50, 1.0), "poisson", queue_limit=chosen["held"])
-    a, b, c = (
-        Operator(name, inputs, Exponential(0.1), replicas=replicas, queue_limit=limit, splits=name == "a")
-        for name, inputs, replicas, limit in zip(
-            "abc", (("source",), (Edge("a", 0.4),), ("b", Edge("a", 0.6))), chosen["replicas"], chosen["limits"], strict=True
-        )
+    inputs: list[tuple[str | Edge, ...]] = [("source",), (Edge("a", 0.4),), ("b", Edge("a", 0.6))]
+    operators = tuple(
+        Operator(name, read, Exponential(0.1), replicas=replicas, queue_limit=limit, splits=name == "a")
+        for name, read, replicas, limit in zip("abc", inputs, chosen["replicas"], chosen["limits"], strict=True)
     )
-    model = Model("net", (source,), (a, b, c), timeout_s=chosen["timeout"], back_pressure=chosen["pressure"])
+    model = Model("net", (source,), operators, timeout_s=chosen["timeout"], back_pressure=chosen["pressure"])
     outcome = simulate(
         model, grouping="round-robin", policy="scripted", settings={"script": "a 5:2 20:1; c 7:3"}, interval=2.5,
         duration=chosen["duration"], seed=chosen["seed"], reconfiguration=chosen["change"],

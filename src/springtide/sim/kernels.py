@@ -83,7 +83,7 @@ def serve(
     for i in range(first, last + 1):
         now = rows.at[i] if i < last else until
         if pending is not None:
-            _tell(pending, rows, now, feedback, replicas.queue, state, completed)
+            _tell(pending, rows, now, feedback, replicas.queue, active, state, completed)
         if i == last:
             break
         target = choose(state, rows.key[i], now, free, queue)
@@ -140,8 +140,13 @@ def _append(pending: Pending, row: int, target: int, due: float) -> None:
 
 
 @kernel
-def _tell(pending: Pending, rows: Rows, now: float, feedback: float, queue: Ints, state: Any, completed: Any) -> None:
-    """Hand what was done by ``now`` to the grouping, in the order of time, and shorten the queues."""
+def _tell(
+    pending: Pending, rows: Rows, now: float, feedback: float, queue: Ints, active: int, state: Any, completed: Any
+) -> None:
+    """Hand what was done by ``now`` to the grouping, in the order of time, and shorten the queues.
+
+    It knows of active replicas only: what others finish, which merely drain their queues, would be beyond its arrays.
+    """
     while True:
         soonest: Any = np.int64(0)  # not a plain 0, or numba would compile what gets it for 0 and for numbers
         for r in range(1, len(pending.due)):
@@ -155,7 +160,7 @@ def _tell(pending: Pending, rows: Rows, now: float, feedback: float, queue: Ints
         pending.head[soonest] = after
         pending.due[soonest] = np.inf if after < 0 else rows.depart[after] + feedback
         queue[soonest] -= 1
-        if completed is not None and rows.fate[row] != LATE and rows.fate[row] != REMOVED:
+        if completed is not None and soonest < active and rows.fate[row] != LATE and rows.fate[row] != REMOVED:
             completed(state, soonest, rows.key[row], rows.depart[row] - rows.start[row], when)
 
 
