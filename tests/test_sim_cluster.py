@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from springtide.errors import OptionError
+from springtide.errors import OptionError, SetupError
 from springtide.model.rate import Rate, constant
 from springtide.policy.group import Online, kernel
 from springtide.policy.group.keys import mix, mixed_one
@@ -28,6 +29,7 @@ from springtide.sim import (
     Uniform,
     Weighted,
     Zipf,
+    compile,
     simulate,
 )
 from springtide.sim.arrivals import BLOCK, Arrivals
@@ -198,3 +200,9 @@ def test_kernels_are_compiled_with_those_that_they_call() -> None:
     assert compiled(twice) is compiled(twice)
     assert (reads(twice, 0), reads(twice, 1)) == (True, False)
     assert not hasattr(mixed_one, "py_func")  # the kernels themselves stay plain functions
+
+
+def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(SetupError, match=r"the simulator needs numba; pip install 'springtide\[sim\]'"):
+        compile._numba.__wrapped__()
