@@ -26,8 +26,8 @@ from springtide.sim.compile import compiled
 
 ROUTING = [cls.name for cls in registry.available("group") if not getattr(cls, "simulator_only", False)]
 LEARNING = [cls.name for cls in registry.available("group") if isinstance(cls(), Learner)]
-BOUND = "springtide.policy.group.full_knowledge:FullKnowledge"
-CONTINUAL = [*(cls.name for cls in registry.available("group") if isinstance(cls(), Continual)), BOUND]
+BOUND = "full-knowledge"
+CONTINUAL = [cls.name for cls in registry.available("group") if isinstance(cls(), Continual)]
 SMALL: dict[str, dict[str, object]] = {"posg": {"window": 3}, "load-balancing": {"interval": 0.5}}
 """Parameters with which a few records are enough to learn from."""
 

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from springtide.cli.main import cli
-from springtide.papers import lab as labs
 from springtide.papers.posg_setup import SERIES, SHIFTED, TWEETS, Setup, scaled
 from springtide.papers.rows import BETTER, NOT_REPRODUCED, REPRODUCED, Claim, row
 
@@ -70,12 +69,6 @@ def test_a_figure_that_is_not_measured() -> None:
     result = CliRunner().invoke(cli, ["papers", "posg", "--figure", "3"])
     assert result.exit_code == 2
     assert "4, 5, 6" in result.output
-
-
-def test_a_series_without_its_grouping_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labs, "SERIES", {**SERIES, "tide": "ebb"})
-    assert not labs.registered("tide") and labs.registered("posg")
-    assert labs.Lab(1).series() == ["round-robin", "posg", "full-knowledge"]
 
 
 def test_a_stream_has_as_many_items_of_each_cost() -> None:

@@ -26,7 +26,8 @@ from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 
 PLUGINS = available()
-SCALERS, GROUPINGS = available("scale"), available("group")
+SCALERS = available("scale")
+GROUPINGS = [cls for cls in available("group") if not getattr(cls, "simulator_only", False)]
 
 
 def by_name(cls: type[Any]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from springtide.papers.lab import Lab
-from springtide.papers.posg_setup import Setup
+from springtide.papers.posg_setup import SERIES, Setup
 from springtide.papers.rows import Claim, Row, row
 
 PAPER, RATIO = "posg", "ratio"
@@ -75,7 +75,7 @@ def rows_at(figure: Figure, point: Point, lab: Lab) -> list[Row]:
         "tide": Claim(None, least, max(reached, point.claim.published or 0.0, least), f"not in the paper; held to {least}"),
     }
     made = []
-    for series in lab.series():
+    for series in SERIES:
         times = [one.completion_s for one in lab.runs(point.setup, series, point.settings if series == "posg" else {})]
         values = posg if series == "posg" else speedups(lab, point, series)
         made.append(row(PAPER, figure.name, point.label, series, point.x, values, RATIO, claims[series], times))

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from springtide.errors import OptionError
-from springtide.papers.posg_setup import CHANGE, SERIES, Floats, Setup, run
-from springtide.policy import registry
+from springtide.papers.posg_setup import CHANGE, Floats, Setup, run
 
 WINDOW = 2_000
 """Figure 10: a point stands for so many tuples."""
@@ -39,9 +37,6 @@ class Lab:
     progress: Progress = lambda _: None
     _kept: dict[tuple[object, ...], list[Result]] = field(default_factory=dict)
 
-    def series(self) -> list[str]:
-        return [name for name in SERIES if registered(name)]
-
     def runs(self, setup: Setup, series: str, settings: Mapping[str, object] | None = None) -> list[Result]:
         """One result for every seed. The tweets are 15 times as many, so there are 10 times fewer seeds."""
         chosen = settings or {}
@@ -66,12 +61,3 @@ class Lab:
             int(machine.began[0]) if series == "posg" and machine.began[0] >= 0 else None,
             updated,
         )
-
-
-def registered(series: str) -> bool:
-    """Whether there is such a grouping, yet."""
-    try:
-        registry.find("group", SERIES[series])
-    except OptionError:
-        return False
-    return True

@@ -14,7 +14,7 @@ import numpy as np
 
 from springtide.papers.figures import ABOVE_ONE, AT_DEFAULT, DEFAULT, PAPER, RATIO, Figure, Point, near, rows_at, speedups
 from springtide.papers.lab import WINDOW, Lab, Result
-from springtide.papers.posg_setup import CHANGE, SHIFTED, TWEETS, scaled
+from springtide.papers.posg_setup import CHANGE, SERIES, SHIFTED, TWEETS, scaled
 from springtide.papers.rows import Claim, Row, row
 
 # figure 4
@@ -175,7 +175,7 @@ def shifts(figure: Figure, lab: Lab) -> list[Row]:
     ]
     for label, first, last in PERIODS:
         part = slice(first // WINDOW, last // WINDOW)
-        for series in lab.series():
+        for series in SERIES:
             results = posg if series == "posg" else lab.runs(SHIFTED, series)
             values = [
                 float(a.windows_s[part, 1].mean() / b.windows_s[part, 1].mean()) for a, b in zip(base, results, strict=True)

@@ -57,6 +57,7 @@ _BUILT_IN = (
     "springtide.policy.group.least_loaded:LeastLoaded",
     "springtide.policy.group.load_balancing:LoadBalancing",
     "springtide.policy.group.posg:Posg",
+    "springtide.policy.group.full_knowledge:FullKnowledge",
     "springtide.policy.group.lpt:Lpt",
 )
 _TYPES: Mapping[object, type] = MappingProxyType(

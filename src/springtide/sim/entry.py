@@ -24,8 +24,6 @@ from springtide.sim.rules import Reconfiguration
 from springtide.sim.setup import Outcome, Progress, Setup
 
 MODES = ("continuous", "micro-batch")
-BOUNDS = {"full-knowledge": "springtide.policy.group.full_knowledge:FullKnowledge"}
-"""Groupings that only a simulator can have; the registry lists those that Spark can have too."""
 NO_LIMIT = 100_000
 
 
@@ -120,12 +118,12 @@ def _name(grouping: Any) -> str:
 
 
 def _grouping(chosen: Any, settings: Mapping[str, object]) -> Any:
-    return registry.create("group", BOUNDS.get(chosen, chosen), settings) if isinstance(chosen, str) else chosen
+    return registry.create("group", chosen, settings) if isinstance(chosen, str) else chosen
 
 
 def _check_continual(grouping: Any) -> None:
     if not isinstance(grouping, Continual):
-        able = [cls.name for cls in registry.available("group") if hasattr(cls, "online")] + list(BOUNDS)
+        able = [cls.name for cls in registry.available("group") if hasattr(cls, "online")]
         raise OptionError(
             f"grouping {_name(grouping)!r} routes whole batches only, and continuous mode goes record by record;"
             f" {nearest(_name(grouping), able)}; micro-batch mode takes all of them"

@@ -108,8 +108,8 @@ def choose(state: Knowledge, key: int, now: float, free: Floats, queue: Ints) ->
 
 @kernel
 def completed(state: Knowledge, target: int, key: int, cost: float, now: float) -> None:
-    """A replica notes what a record cost, and reports when it has noted enough; one that only drains its queue is left alone."""
-    if target >= len(state.free):
+    """A replica notes what a record cost, and reports when it has noted enough."""
+    if target >= len(state.free):  # it is no longer active, and drains its queue
         return
     state.done[target] += 1
     if cost >= 0.0 and np.isfinite(cost):
