@@ -44,6 +44,7 @@ class Run:
     settings: Mapping[str, object]
     max_slots: int
     uneven: bool = False
+    target: str | None = None
     duration_s: float = 30.0
 
     def topology(self) -> Topology:
@@ -101,7 +102,7 @@ RUNS: dict[str, Run] = {
     ),
     "light": Run(steps(40), 0.001, "round-robin", "static", {"degree": 2}, 2),
     "skewed": Run(steps(250), 0.004, "hash", "static", {"degree": 4}, 4, uneven=True),
-    "overloaded": Run(steps(400), 0.008, "round-robin", "static", {"degree": 3}, 3),
+    "overloaded": Run(steps(400), 0.008, "round-robin", "static", {"degree": 3}, 3, target="1s"),
 }  # fmt: skip
 
 

@@ -72,17 +72,18 @@ class Batch:
 def measure(work: str, effort: Effort, progress: TextIO = sys.stderr) -> dict[str, Any]:
     """Run all sides on all kinds of costs and sizes."""
     k, rows = K[work], []
+    streams = {(costs, size): _drawing(costs, size) for costs in COSTS for size in SIZES}
     with spark_session(WARM_WIDTH) as session:
-        for costs in COSTS:
-            for size, divided_by in SIZES.items():
-                rng = np.random.default_rng([COSTS.index(costs), size])
-                records = stream(costs, divided_by, rng)
-                sides = _sides(session, work, k)
-                _warm_up(session, records, sides, effort.warm_records, rng)
-                rounds = effort.rounds[size]
-                measured = _alternate(session, records, sides, size, rounds, rng)
-                rows += [_row(costs, size, k, name, measured) for name in SIDES]
-                print(f"{work}: {costs} costs, {size} records a batch: {rounds} rounds done", file=progress, flush=True)
+        told = {case: _measured(session, *drawing, effort.warm_records) for case, drawing in streams.items()}
+    print(f"{effort.warm_records:,} records of each stream measured", file=progress, flush=True)
+    with spark_session(k) as session:
+        for (costs, size), (records, rng) in streams.items():
+            sides = _sides(session, work, k)
+            for reports in told[costs, size]:
+                _tell(sides, reports, k)
+            measured = _alternate(session, records, sides, size, effort.rounds[size], rng)
+            rows += [_row(costs, size, k, name, measured) for name in SIDES]
+            print(f"{work}: {costs} costs, {size} records: {effort.rounds[size]} rounds", file=progress, flush=True)
     return {
         "work": work, "k": k, "warm_records": effort.warm_records, "source_partitions": 1,
         "note": _NOTES[work], "rows": rows,
@@ -186,7 +187,8 @@ class Springtide(_Side):
         groupings = {"work": self.grouping}
         letters = Staging(tempfile.mkdtemp(prefix="springtide-bench-"), "json")
         self.program = compile_topology(topology, groupings, {"nowhere": None}, letters)
-        self.routing = Routing(topology, groupings, None, time.monotonic, wait=True)
+        self.spent = 0.0
+        self.routing = Routing(topology, groupings, None, lambda: self.spent, wait=True)  # the time of its own batches
         self._routes: tuple[Plan, Mapping[str, Any]] | None = None
         self.renew()
 
@@ -199,6 +201,7 @@ class Springtide(_Side):
         begin = time.time()
         outcome = self.outcome(frame)
         took = time.time() - begin
+        self.spent += took
         self.learn(outcome.costs.get("work", []))
         own = [task["tallies"]["work"] for task in outcome.tasks if "work" in task["tallies"]]
         # a task works through its records one after another: on average a record is done in the middle of that time
@@ -231,19 +234,26 @@ def _sides(session: SparkSession, work: str, k: int) -> dict[str, _Side]:
     return spark | {name: Springtide(session, work, k, grouping) for name, grouping in own.items()}
 
 
-def _warm_up(session: SparkSession, records: Stream, sides: Mapping[str, _Side], count: int, rng: np.random.Generator) -> None:
-    """Measure records on Spark, and tell every side of them."""
+def _drawing(costs: str, size: int) -> tuple[Stream, np.random.Generator]:
+    rng = np.random.default_rng([COSTS.index(costs), size])
+    return stream(costs, SIZES[size], rng), rng
+
+
+def _measured(session: SparkSession, records: Stream, rng: np.random.Generator, count: int) -> list[list[TaskCosts]]:
+    """What so many records are measured to cost on Spark, waiting, 40 at a time."""
     wide = Springtide(session, "wait", WARM_WIDTH, registry.create("group", "tide"))
-    k = next(side.k for side in sides.values() if isinstance(side, Springtide))
     session.sparkContext.setLocalProperty(BATCH_PROPERTY, "0")
     size = min(count, 10_000)
-    for _ in range(0, count, size):
-        outcome = wide.outcome(session.createDataFrame(records.drawn(size, rng)).coalesce(1))
-        measured = outcome.costs["work"]
-        for first in range(0, WARM_WIDTH, k):  # as many batches of k tasks as there were tasks
-            reports = [dataclasses.replace(one, task=one.task % k) for one in measured if first <= one.task < first + k]
-            for side in sides.values():
-                side.learn(reports)
+    frames = (session.createDataFrame(records.drawn(size, rng)).coalesce(1) for _ in range(0, count, size))
+    return [wide.outcome(frame).costs["work"] for frame in frames]
+
+
+def _tell(sides: Mapping[str, _Side], reports: list[TaskCosts], k: int) -> None:
+    """Tell every side of them, as if they came from as many batches of k tasks as it takes."""
+    for first in range(0, WARM_WIDTH, k):
+        part = [dataclasses.replace(one, task=one.task % k) for one in reports if first <= one.task < first + k]
+        for side in sides.values():
+            side.learn(part)
 
 
 @contextlib.contextmanager

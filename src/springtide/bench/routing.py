@@ -5,7 +5,9 @@ learned from; the groupings take turns, and a grouping's time is the least of it
 
 The first batch: a warm session in which every measured batch has a Python daemon and workers of its own, none of which
 has done anything before. Spark starts new ones for another environment, so a variable that nobody reads is set anew for each
-batch. The groupings take turns; told is the median of the differences to round-robin in the same round.
+batch. Two tasks, so that two cores can start two workers at once. The groupings take turns; told is the median of the
+differences to round-robin in the same round. Round-robin needs no stage of Python in front of it and the others do, so part
+of the difference is that stage: ``hash`` shows how much.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 import numpy as np
@@ -26,10 +28,12 @@ from springtide.bench.statistics import quartiles, turned
 from springtide.model.costs import TaskCosts
 from springtide.policy import registry
 from springtide.policy.group import Grouping, Learner, Share, Table
+from springtide.spark.worker import BATCH_PROPERTY
 
 K = 8
 RECORDS, WARM = 2_000, 50_000
-BASE = "round-robin"
+FRESH, FRESH_WIDTH, WARM_ROUNDS = ("round-robin", "hash", "posg", "tide"), 2, 2
+BASE = FRESH[0]
 
 
 def measure(rounds: int, fresh_rounds: int, progress: TextIO = sys.stderr) -> dict[str, Any]:
@@ -38,32 +42,40 @@ def measure(rounds: int, fresh_rounds: int, progress: TextIO = sys.stderr) -> di
     groupings: dict[str, Grouping] = {name: registry.create("group", name) for name in found}
     micros = _micros(groupings, rounds)
     print("microseconds per record: done", file=progress, flush=True)
-    extra = _first_batches(groupings, fresh_rounds, progress)
+    extra = _first_batches({name: groupings[name] for name in FRESH}, fresh_rounds, progress)
     return {
         "k": K,
         "records": RECORDS,
-        "rows": [
-            {
-                "grouping": name,
-                "us_per_record": round(micros[name], 3),
-                "first_batch_extra_ms": round(1000 * statistics.median(extra[name]), 1),
-                "first_batch_extra_ms_iqr": [round(1000 * value, 1) for value in quartiles(extra[name])],
-            }
-            for name in found
-        ],
+        "fresh_tasks": FRESH_WIDTH,
+        "rows": [{"grouping": name, "us_per_record": round(micros[name], 3), **_later(extra.get(name))} for name in found],
     }
 
 
-def _learned(grouping: Grouping, rng: np.random.Generator) -> Table:
-    """What a grouping knows after 50,000 records in batches of 2,000."""
-    if not isinstance(grouping, Learner):
-        return {}
-    records, state = stream("posg", 1.0, rng), grouping.initial()
+def _later(extra: list[float] | None) -> dict[str, Any]:
+    if extra is None:
+        return {"first_batch_extra_ms": None, "first_batch_extra_ms_iqr": None}
+    spread = [round(1000 * value, 1) for value in quartiles(extra)]
+    return {"first_batch_extra_ms": round(1000 * statistics.median(extra), 1), "first_batch_extra_ms_iqr": spread}
+
+
+def _reports(width: int) -> Iterator[list[TaskCosts]]:
+    """What ``width`` tasks report of 50,000 records of POSG's stream, in batches of 2,000."""
+    rng = np.random.default_rng(1)
+    records = stream("posg", 1.0, rng)
+    tasks = np.arange(RECORDS) % width
     for _ in range(0, WARM, RECORDS):
         drawn = _batch(records.drawn(RECORDS, rng))
-        keys, seconds = Share.of(drawn, ("key",), K).keys, drawn.column("seconds").to_numpy()
-        tasks = np.arange(RECORDS) % K
-        state = grouping.learn(state, K, [TaskCosts.of(t, keys[tasks == t], seconds[tasks == t]) for t in range(K)])
+        keys, seconds = Share.of(drawn, ("key",), width).keys, drawn.column("seconds").to_numpy()
+        yield [TaskCosts.of(t, keys[tasks == t], seconds[tasks == t]) for t in range(width)]
+
+
+def _learned(grouping: Grouping) -> Table:
+    """What a grouping knows after those."""
+    if not isinstance(grouping, Learner):
+        return {}
+    state = grouping.initial()
+    for reports in _reports(K):
+        state = grouping.learn(state, K, reports)
     return grouping.table(state, K)
 
 
@@ -73,7 +85,7 @@ def _batch(table: pa.Table) -> pa.RecordBatch:
 
 def _micros(groupings: Mapping[str, Grouping], rounds: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
-    tables = {name: _learned(grouping, np.random.default_rng(1)) for name, grouping in groupings.items()}
+    tables = {name: _learned(grouping) for name, grouping in groupings.items()}
     records = stream("posg", 1.0, np.random.default_rng(1))
     best = dict.fromkeys(groupings, float("inf"))
     for number in range(rounds + 1):
@@ -91,33 +103,33 @@ def _first_batches(groupings: Mapping[str, Grouping], rounds: int, progress: Tex
     """By how much the first batch of fresh workers takes longer than with round-robin."""
     extra: dict[str, list[float]] = {name: [] for name in groupings}
     rng = np.random.default_rng(2)
-    records = stream("constant", 1e6, rng)  # work that takes no time
-    with balance.spark_session(K) as session:
-        sides = {name: balance.Springtide(session, "wait", K, grouping) for name, grouping in groupings.items()}
+    records = stream("posg", 1e6, np.random.default_rng(1))  # the keys that were learned, and work that takes no time
+    with balance.spark_session(FRESH_WIDTH) as session:
+        session.sparkContext.setLocalProperty(BATCH_PROPERTY, "0")
+        sides = {name: balance.Springtide(session, "wait", FRESH_WIDTH, one) for name, one in groupings.items()}
         for side in sides.values():
-            side.learn(_reports(records.drawn(WARM, rng)))
-            side.run(session.createDataFrame(records.drawn(RECORDS, rng)).coalesce(1), RECORDS, 0)
-        for number in range(rounds + 1):
+            for reports in _reports(FRESH_WIDTH):
+                side.learn(reports)
+        for number in range(rounds + WARM_ROUNDS):
             frame = session.createDataFrame(records.drawn(RECORDS, rng)).coalesce(1).cache()
             frame.count()
-            took = {}
-            for name in turned(tuple(sides), number):
-                session.sparkContext.environment["SPRINGTIDE_BENCH"] = f"{name} {number}"
-                sides[name].renew()
-                took[name] = sides[name].run(frame, RECORDS, number).batch_s
-                _end_workers()
+            took = {name: _first_batch(session, sides[name], frame, f"{name} {number}") for name in turned(FRESH, number)}
             frame.unpersist()
-            for name, seconds in took.items():
-                if number:
+            if number >= WARM_ROUNDS:
+                for name, seconds in took.items():
                     extra[name].append(seconds - took[BASE])
-            print(f"fresh workers: round {number} of {rounds}", file=progress, flush=True)
+        print(f"fresh workers: {rounds} rounds done", file=progress, flush=True)
     return extra
 
 
-def _reports(drawn: pa.Table) -> list[TaskCosts]:
-    batch = _batch(drawn)
-    keys, tasks = Share.of(batch, ("key",), K).keys, np.arange(batch.num_rows) % K
-    return [TaskCosts.of(t, keys[tasks == t], np.full(int((tasks == t).sum()), 1e-6)) for t in range(K)]
+def _first_batch(session: Any, side: balance.Springtide, frame: Any, environment: str) -> float:
+    session.sparkContext.environment["SPRINGTIDE_BENCH"] = environment
+    side.renew()
+    begin = time.perf_counter()
+    side.outcome(frame)
+    took = time.perf_counter() - begin
+    _end_workers()
+    return took
 
 
 def _end_workers() -> None:

@@ -68,7 +68,7 @@ def balance(work: str, quick: bool, as_json: bool) -> None:
 
 @bench.command()
 @click.option("--rounds", default=200, show_default=True, type=click.IntRange(1), help="Shares that every grouping routes.")
-@click.option("--fresh", default=7, show_default=True, type=click.IntRange(1), help="First batches with fresh workers.")
+@click.option("--fresh", default=15, show_default=True, type=click.IntRange(1), help="First batches with fresh workers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def routing(rounds: int, fresh: int, as_json: bool) -> None:
     """What routing costs a task, and the first batch of fresh Python workers."""

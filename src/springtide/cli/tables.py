@@ -175,7 +175,7 @@ def routing_table(document: Mapping[str, Any]) -> RenderableType:
     """The result of ``bench routing``."""
     table = Table("grouping", "µs per record", "first batch later by (IQR)", title=f"k = {document['k']}")
     for row in document["rows"]:
-        low, high = row["first_batch_extra_ms_iqr"]
-        later = f"{row['first_batch_extra_ms']:.0f} ms ({low:.0f}–{high:.0f})"
+        spread = row["first_batch_extra_ms_iqr"]
+        later = UNKNOWN if spread is None else f"{row['first_batch_extra_ms']:.0f} ms ({spread[0]:.0f}–{spread[1]:.0f})"
         table.add_row(row["grouping"], f"{row['us_per_record']:.3f}", later)
     return table

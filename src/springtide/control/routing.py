@@ -72,6 +72,7 @@ class Routing:
         self._waiting = threading.BoundedSemaphore(WAITING)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-routing")
         self._editions: dict[int, Mapping[str, tuple[tuple[str, ...], State]]] = {}
+        self._closed = False
         self.edition = 0
         self._restore()
 
@@ -81,7 +82,7 @@ class Routing:
             return
         if self._wait:
             self._learn(report)
-        elif self._waiting.acquire(blocking=False):
+        elif not self._closed and self._waiting.acquire(blocking=False):
             self._thread.submit(self._learn, report).add_done_callback(lambda _: self._waiting.release())
 
     def routes(self, plan: Plan) -> dict[str, Route]:
@@ -94,6 +95,7 @@ class Routing:
 
     def close(self) -> None:
         """Learn what is left to learn, and save it for the next run."""
+        self._closed = True
         self._thread.shutdown(wait=True)
         if self._learned > self._published:
             self._publish()

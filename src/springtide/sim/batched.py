@@ -58,8 +58,8 @@ class Unchanged:
 
 def run(setup: Setup) -> Outcome:
     """Simulate, with a decision every interval, as far as batches let the plan change."""
-    model, clock, journal = setup.model, _Clock(), Journal()
-    engine = MicroBatches(model, setup.groupings, setup.constants, setup.max_slots, setup.seed, setup.records)
+    model, clock, journal = setup.model, _Clock(setup.begin_s), Journal()
+    engine = MicroBatches(model, setup.groupings, setup.constants, setup.max_slots, setup.seed, setup.records, setup.begin_s)
     keys = {operator.name: LEARNED_BY for operator in model.operators}
     routing = Routing(model.topology, setup.groupings, None, clock, wait=True, keys=keys)
     loop = ControlLoop(
@@ -79,7 +79,7 @@ def run(setup: Setup) -> Outcome:
             setup.progress(now, setup.end)
 
     engine.run(loop, setup.end, tick)
-    measured = {**metrics(journal.reports, setup.target_s), "constants": to_json(setup.constants)}
+    measured = {**metrics(journal.reports, setup.begin_s, setup.target_s), "constants": to_json(setup.constants)}
     return Outcome(measured, tuple(journal.snapshots), tuple(journal.decisions), reports=tuple(journal.reports))
 
 
@@ -91,10 +91,10 @@ class _Clock:
         return self.now
 
 
-def metrics(reports: Sequence[BatchReport], target_s: float | None) -> dict[str, Any]:
+def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | None) -> dict[str, Any]:
     """What ``springtide simulate --mode micro-batch`` prints, as far as it is not the same in both modes."""
     rows_in, rows_out = (sum(getattr(report, name) for report in reports) for name in ("rows_in", "rows_out"))
-    end = reports[-1].committed if reports else 0.0
+    passed = reports[-1].committed - begin_s if reports else 0.0
     latency = latency_of([(report.committed - at, n) for report in reports for at, n in report.created])
     durations = [report.duration_s for report in reports]
     ends = [report.started for report in reports[1:]] + [report.committed for report in reports[-1:]]
@@ -104,7 +104,7 @@ def metrics(reports: Sequence[BatchReport], target_s: float | None) -> dict[str,
     return {
         "latency_ms": None if latency is None else asdict(latency),
         "violation_ratio": None if target_s is None else _violations(reports, target_s),
-        "throughput_rows_s": rows_in / end if end > 0 else None,
+        "throughput_rows_s": rows_in / passed if passed > 0 else None,
         "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
         "dephased_ratio": None,
         "throughput_degradation": None,
@@ -122,7 +122,7 @@ def metrics(reports: Sequence[BatchReport], target_s: float | None) -> dict[str,
         "rows_lost": 0,
         "rows_timed_out": 0,
         "rows_there": there,
-        "duration_s": end,
+        "duration_s": passed,
         "batches": len(reports),
         "batch_ms": 1000 * statistics.fmean(durations) if durations else None,
     }

@@ -34,16 +34,16 @@ def simulate(
     mode: str = "continuous", seed: int = 0,
     duration: str | float | None = None, records: int | None = None, target: str | float | None = None,
     interval: str | float = 1.0, reconfiguration: str | Reconfiguration = "none", max_slots: int | None = None,
-    warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, trigger: str | float = 0.0,
-    constants: Constants | None = None, progress: Progress | None = None,
+    warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, begin: str | float = 0.0,
+    trigger: str | float = 0.0, constants: Constants | None = None, progress: Progress | None = None,
 ) -> Outcome:  # fmt: skip
     """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
 
     It ends when ``records`` of each source came and left, or after ``duration``, or when the rate ends. Without a
     ``policy`` the model's replicas stay as they are. ``trace`` replaces the sources' rates, ``arrivals`` how records come
     within a step of them. Records created before ``warmup`` is over are not measured. The same arguments give the same
-    result, but for measured costs. In micro-batch mode ``trigger`` is the least time between two batches, and Spark's
-    ``constants`` come from the file ``costs``, if they are not given.
+    result, but for measured costs. In micro-batch mode ``begin`` is when the first batch may start, ``trigger`` the least time
+    between two, and Spark's ``constants`` come from the file ``costs``, if they are not given.
     """
     if mode not in MODES:
         raise OptionError(f"mode {mode!r} does not exist; {nearest(mode, MODES)}")
@@ -69,7 +69,7 @@ def simulate(
     end = _end(model, None if duration is None else seconds(duration, "duration"), records)
     setup = Setup(
         model, scaler, groupings, seed, end, records, target_s, interval_s, max_slots or (8 if in_batches else NO_LIMIT), cost,
-        seconds(warmup, "warmup"), by_record, seconds(trigger, "trigger"),
+        seconds(warmup, "warmup"), by_record, seconds(begin, "begin"), seconds(trigger, "trigger"),
         constants or (Constants() if costs is None else read_constants(costs)), progress,
     )  # fmt: skip
     outcome = batched.run(setup) if in_batches else continuous.run(setup)

@@ -46,7 +46,8 @@ def read(topology: Topology, path: str | Path) -> Samples:
     """A file of costs. JSON: {"operators": {name: {"seconds": …, "rows": …, "keys": […]}}}.
 
     ``seconds`` a record takes, ``rows`` that reach the operator per record of the source (1 where left out): a number, or
-    one for each sample. ``keys``, one for each sample, may be left out.
+    one for each sample. ``keys``, one for each sample, may be left out; or their ``hashes`` are given, as ``springtide
+    calibrate`` has them.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -83,9 +84,19 @@ def read(topology: Topology, path: str | Path) -> Samples:
     keys = {
         name: key_hashes(pa.record_batch({"key": entry["keys"]}), ("key",)) for name, entry in told.items() if "keys" in entry
     }
+    for name, entry in told.items():
+        if "hashes" in entry:
+            keys[name] = _hashes(path, name, entry["hashes"])
     rows = {name: column(name, "rows", 1.0) for name in wanted}
     seconds = {name: column(name, "seconds", 0.0) for name in wanted}
     return Samples(count, rows, seconds, keys, {topology.sources[0].name: range(count)})
+
+
+def _hashes(path: str | Path, name: str, given: object) -> npt.NDArray[np.uint64]:
+    try:
+        return np.array(given, dtype=np.uint64)
+    except (ValueError, TypeError, OverflowError):
+        raise OptionError(f"costs: {path}, {name!r}: hashes are whole numbers from 0 to 2⁶⁴ − 1") from None
 
 
 def measure(topology: Topology) -> Samples:

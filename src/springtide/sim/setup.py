@@ -36,6 +36,7 @@ class Setup:
     reconfiguration: Reconfiguration
     warmup_s: float
     by_record: bool
+    begin_s: float  # when the first batch begins
     trigger_s: float
     constants: Constants
     progress: Progress | None

@@ -46,9 +46,9 @@ class Pipeline:
         self._shipment = ship(session.sparkContext, program)
         self._sources = tuple(node for node in program.nodes if node.kind is Kind.SOURCE)
         self._widths: dict[str, int] = {}
-        self._routes: Mapping[str, Route] = {}
-        self._shipped_routes: Shipment | None = None
-        self._outdated: list[Shipment] = []
+        self._routes: Mapping[str, Route] | None = None
+        self._shipped_routes: dict[int, Shipment] = {}  # by level
+        self._outdated: list[list[Shipment]] = []
         self._functions: dict[object, Any] = {}
 
     def run(self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route]) -> Outcome:
@@ -73,11 +73,11 @@ class Pipeline:
     def _prepare(self, widths: dict[str, int], routes: Mapping[str, Route]) -> None:
         """Make anew what depends on widths and routes, if they changed."""
         while len(self._outdated) > 2:  # a task of the last batch may still run, as a copy that lost the race
-            self._outdated.pop(0).destroy()
-        if routes is not self._routes or self._shipped_routes is None:
-            self._outdated += [self._shipped_routes] if self._shipped_routes is not None else []
-            numbered = {node.number: routes[node.name] for node in self._program.nodes if node.name in routes}
-            self._shipped_routes = ship(self._session.sparkContext, numbered)
+            for shipment in self._outdated.pop(0):
+                shipment.destroy()
+        if routes is not self._routes:
+            self._outdated.append(list(self._shipped_routes.values()))
+            self._shipped_routes = {}
         elif widths == self._widths:
             return
         self._widths, self._routes = widths, routes
@@ -102,8 +102,16 @@ class Pipeline:
 
     def _stage_plan(self, level: int) -> StagePlan:
         following = self._sizes[level + 1] if level + 1 < len(self._sizes) else 1
-        assert self._shipped_routes is not None
-        return StagePlan(level, dict(self._ranges), following, self._epoch, self._shipped_routes)
+        if level not in self._shipped_routes:
+            self._shipped_routes[level] = ship(self._session.sparkContext, self._routes_at(level))
+        return StagePlan(level, dict(self._ranges), following, self._epoch, self._shipped_routes[level])
+
+    def _routes_at(self, level: int) -> dict[int, Route]:
+        """What a stage's tasks need: all that is known for those that they route to, and the key for the others."""
+        assert self._routes is not None
+        fed = self._program.fed_from(level)
+        named = {node.number: self._routes[node.name] for node in self._program.nodes if node.name in self._routes}
+        return {number: route if number in fed else Route(route.key) for number, route in named.items()}
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
         """A stage's function, made once for as long as the widths hold."""
@@ -159,6 +167,7 @@ class Pipeline:
         source = self._sources[0]
         readers = source.forward + source.shuffled
         consumer = self._program.nodes[readers[0]]
+        assert self._routes is not None
         in_turn = type(consumer.grouping) is RoundRobin or (consumer.learns and not self._routes[consumer.name].table)
         simple = len(readers) == 1 and in_turn and consumer.kind is not Kind.SQL and consumer.grouping is not None
         return (source, consumer) if simple else None

@@ -65,6 +65,19 @@ class Program:
     arrival: Mapping[int, int]  # the level at which a shuffled operator receives its records
     dead_letters: Staging
 
+    def fed_from(self, level: int) -> frozenset[int]:
+        """The operators behind a shuffle that records may be sent to from the stage of a level."""
+        entered = [n.number for n in self.nodes if (n.kind is Kind.SOURCE and level == 0) or self._is_sql_at(n, level)]
+        waiting, fed = [*self.levels[level], *entered], set[int]()
+        while waiting:
+            node = self.nodes[waiting.pop()]
+            waiting += node.forward
+            fed.update(node.shuffled)
+        return frozenset(fed)
+
+    def _is_sql_at(self, node: Node, level: int) -> bool:
+        return node.kind is Kind.SQL and self.arrival[node.number] == level
+
     def ranges(self, widths: Mapping[str, int]) -> tuple[Mapping[int, tuple[int, int]], tuple[int, ...]]:
         """For each shuffled operator its (first task, width), and for each level its number of tasks."""
         ranges: dict[int, tuple[int, int]] = {}

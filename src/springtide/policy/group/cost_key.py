@@ -7,6 +7,7 @@ in which every value is unique, such as an id, would explain everything and pred
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from springtide.errors import OptionError
 from springtide.model.costs import Hashes
 from springtide.policy.group.keys import key_hashes
 
@@ -62,7 +64,11 @@ def candidates(schema: pa.Schema) -> list[str]:
 def variances(records: pa.RecordBatch, seconds: npt.NDArray[np.float64]) -> dict[str, Variance]:
     """What each column of these records tells about their costs."""
     sample, costs = records.slice(0, SAMPLE), seconds[:SAMPLE]
-    return {name: variance(key_hashes(sample, (name,)), costs) for name in candidates(records.schema)}
+    found = {}
+    for name in candidates(records.schema):
+        with contextlib.suppress(OptionError):  # of a type that cannot be a key
+            found[name] = variance(key_hashes(sample, (name,)), costs)
+    return found
 
 
 def variance(keys: Hashes, costs: npt.NDArray[np.float64]) -> Variance:

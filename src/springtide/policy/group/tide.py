@@ -35,6 +35,10 @@ TRIED = 20.0
 SOONER = 50
 """A replica's speed has a half-life so many times shorter than a key's cost."""
 
+ALIKE = 0.05
+"""Costs that spread by less, over their mean, are taken for the same, and records dealt out in turn, as Spark's JVM can do
+without a stage of Python."""
+
 
 @dataclass(frozen=True)
 class Tide:
@@ -95,13 +99,15 @@ class Tide:
     def table(self, state: State, width: int) -> Table:
         if not len(state["keys"]):
             return {}
-        prior, credit = _credibility(state)
-        costs = (state["seconds"] + credit * prior) / (state["weights"] + credit)
+        costs, prior = _believed(state)
+        factors = _factors(state, width)
+        if max(_spread(costs, state["weights"]), _spread(factors, np.ones(width))) < ALIKE:
+            return {}
         table = {
             "keys": state["keys"],
             "costs": costs.astype(np.float32),
             "prior": np.array([prior]),
-            "factors": _factors(state, width),
+            "factors": factors,
         }
         if state["F"].any():
             table |= {"F": state["F"].astype(np.float32), "W": state["W"].astype(np.float32)}
@@ -137,14 +143,15 @@ class Tide:
         halves = dict.fromkeys(state, self.half_life) | dict.fromkeys(("observed", "expected"), self.half_life / SOONER)
         return {name: values if name == "keys" else values * 0.5 ** (records / halves[name]) for name, values in state.items()}
 
-    def _speeds(self, state: State, aged: State, width: int, tasks: Sequence[TaskCosts]) -> dict[str, Floats]:
+    @staticmethod
+    def _speeds(state: State, aged: State, width: int, tasks: Sequence[TaskCosts]) -> dict[str, Floats]:
         """Of each replica, the seconds that its records took, and those that they were expected to take."""
-        table = self.table(state, width)
         observed, expected = (_resized(aged[name], width) for name in ("observed", "expected"))
-        for task in tasks if table else ():
-            at, known = _found(table["keys"], task.keys)
+        costs = _believed(state)[0] if len(state["keys"]) else np.zeros(0)
+        for task in tasks:
+            at, known = _found(state["keys"], task.keys)
             observed[task.task] += task.seconds[known].sum()
-            expected[task.task] += task.counts[known] @ table["costs"][at[known]].astype(np.float64)
+            expected[task.task] += task.counts[known] @ costs[at[known]] if len(costs) else 0.0
         return {"observed": observed, "expected": expected}
 
     def _bounded(self, state: dict[str, Any]) -> State:
@@ -197,6 +204,12 @@ def _surprise(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> Fl
     return np.array([float((off**2 / (1 / counts[known] + 1 / weights)).sum()), float(known.sum())])
 
 
+def _believed(state: State) -> tuple[Floats, float]:
+    """What a record of each exact key is expected to cost, and one of a key that was never seen."""
+    prior, credit = _credibility(state)
+    return (state["seconds"] + credit * prior) / (state["weights"] + credit), prior
+
+
 def _credibility(state: State) -> tuple[float, float]:
     """The mean of the keys' means, and how many records of its own a key needs to be believed as much as that.
 
@@ -210,6 +223,12 @@ def _credibility(state: State) -> tuple[float, float]:
     within = squares / count
     between = float(means.var()) - within * float((1 / np.maximum(state["weights"], 1.0)).mean())
     return prior, min(within / between, 1e9) if between > 0 else 1e9
+
+
+def _spread(values: Floats, weights: Floats) -> float:
+    """The standard deviation over the mean."""
+    mean = float(np.average(values, weights=weights))
+    return float(np.average((values - mean) ** 2, weights=weights) ** 0.5 / mean) if mean > 0 else 0.0
 
 
 def _resized(values: Floats, width: int) -> Floats:

@@ -1,0 +1,211 @@
+"""Micro-batch mode: it obeys what a batch is, and agrees with runs that were recorded on Spark."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recorded.runs import RUNS
+from springtide.errors import OptionError
+from springtide.model.plan import Plan
+from springtide.model.report import BatchReport, TaskReport
+from springtide.sim import ByItem, Constant, Edge, Model, Operator, Outcome, Source, Zipf, simulate
+from springtide.sim.constants import SETTLING, Constants, fit, read, to_json
+
+NONE = Constants(0.0, 0.0, 0.0, 0.0, 0.0)
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def line(rate: float = 100.0, cost: float = 0.001, replicas: int = 2, **options: Any) -> Model:
+    operator = Operator("work", ("source",), Constant(cost), replicas=replicas, **options)
+    return Model("line", (Source("source", rate),), (operator,))
+
+
+def run(model: Model, constants: Constants = NONE, **options: Any) -> Outcome:
+    told = {"grouping": "round-robin", "records": 1_000, "max_slots": 8, **options}
+    return simulate(model, mode="micro-batch", constants=constants, **told)
+
+
+# What a batch is
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rate=st.floats(10, 2_000), cost=st.floats(0, 0.01), width=st.integers(1, 6), slots=st.integers(1, 6),
+    times=st.lists(st.floats(0, 0.05), min_size=5, max_size=5),
+    grouping=st.sampled_from(["round-robin", "tide", "posg", "hash"]),
+)  # fmt: skip
+def test_every_record_is_in_one_batch_and_batches_follow_one_another(
+    rate: float, cost: float, width: int, slots: int, times: list[float], grouping: str
+) -> None:
+    constants = Constants(*times)
+    reports = run(line(rate, cost, width), constants, records=300, max_slots=slots, grouping=grouping).reports
+    assert sum(report.rows_in for report in reports) == 300
+    assert sum(report.rows_out for report in reports) == 300
+    before = 0.0
+    for report in reports:
+        assert report.started >= before
+        work = [task for task in report.tasks if task.operator == "work"]
+        assert sum(task.rows_in or 0 for task in work) == report.rows_in
+        busy = sum(task.busy_s or 0.0 for task in work)
+        assert busy == pytest.approx(report.rows_in * cost, abs=1e-9)
+        least = constants.batch_s + 2 * constants.stage_s + constants.row_s * report.rows_in + busy / slots
+        assert report.duration_s >= least - 1e-9
+        assert max(at for at, _ in report.created) <= report.started + 1e-9
+        before = report.committed
+
+
+def test_a_stage_takes_as_long_as_its_busiest_task() -> None:
+    """Four tasks of 10 ms in two slots: 20 ms, and the fixed times."""
+    constants = Constants(batch_s=0.1, stage_s=0.01, task_s=0.005, row_s=0.0, gap_s=0.0)
+    model = Model(
+        "line", (Source("source", times=np.zeros(40)),), (Operator("work", ("source",), Constant(0.001), replicas=4),)
+    )
+    reports = run(model, constants, records=40, max_slots=4).reports
+    assert [report.rows_in for report in reports] == [40]
+    assert reports[0].duration_s == pytest.approx(0.1 + 2 * 0.01 + 0.005 + 0.010)
+    crowded = run(model, constants, records=40, max_slots=2).reports[0]
+    assert crowded.plan.widths["work"] == 2, "no more tasks than slots"
+    assert crowded.duration_s == pytest.approx(0.1 + 2 * 0.01 + 0.005 + 0.020)
+
+
+def test_a_latency_is_from_creation_to_commit() -> None:
+    model = Model("line", (Source("source", times=np.array([0.0, 0.5])),), (Operator("work", ("source",), Constant(0.2)),))
+    outcome = run(model, records=2)
+    assert outcome.summary["latency_ms"]["mean"] == pytest.approx(200, abs=11), "the second one waits for the next look"
+    assert outcome.summary["batches"] == 2
+
+
+def test_the_trigger_holds_batches_apart_and_the_read_limit_keeps_them_small() -> None:
+    apart = run(line(1_000), trigger=0.5, records=3_000).reports
+    starts = [report.started for report in apart]
+    assert min(np.diff(starts)) == pytest.approx(0.5, abs=0.02)
+    limited = run(line(5_000, 0.001, 1), records=20_000, target="1s", max_slots=1).reports
+    assert max(report.duration_s for report in limited[20:]) < 1.2, "ten seconds of backlog are not swallowed whole"
+
+
+def test_copies_and_splits_reach_their_readers() -> None:
+    model = Model(
+        "tree",
+        (Source("source", 1_000.0, Zipf(50, 1.0)),),
+        (
+            Operator("first", ("source",), splits=True),
+            Operator("left", (Edge("first", 0.3),)),
+            Operator("right", (Edge("first", 0.7),)),
+            Operator("last", ("left", Edge("right", 2.0))),
+        ),
+    )
+    reports = run(model, records=5_000).reports
+    rows = {name: sum(t.rows_in or 0 for r in reports for t in r.tasks if t.operator == name) for name in
+            ("first", "left", "right", "last")}  # fmt: skip
+    assert rows["first"] == rows["left"] + rows["right"] == 5_000
+    assert rows["left"] == pytest.approx(1_500, abs=150)
+    assert rows["last"] == rows["left"] + 2 * rows["right"]
+
+
+def test_tide_learns_and_shortens_batches() -> None:
+    costs = np.random.default_rng(1).permutation(np.repeat(np.arange(1, 65), 8)) / 8000
+    model = Model(
+        "line", (Source("source", 500.0, Zipf(512, 1.0)),), (Operator("work", ("source",), ByItem(costs), replicas=5),)
+    )
+    mean = {g: run(model, records=10_000, grouping=g).summary["batch_ms"] for g in ("tide", "round-robin", "hash")}
+    assert mean["tide"] < 0.95 * mean["round-robin"] < mean["hash"]
+
+
+def test_the_scripted_policy_changes_the_widths_between_batches() -> None:
+    outcome = run(line(400, 0.004, 1), policy="scripted", settings={"script": "work 0:1 2:3"}, records=2_000)
+    widths = [(report.started, report.plan.widths["work"]) for report in outcome.reports]
+    assert {width for at, width in widths if at < 1.9} == {1}
+    assert widths[-1][1] == 3
+    assert outcome.summary["reconfigurations"] == 1
+
+
+def test_the_same_seed_gives_the_same_batches() -> None:
+    one, other = (run(line(300), grouping="tide", seed=5).summary for _ in range(2))
+    assert one == other
+
+
+def test_what_is_not_for_batches_is_refused() -> None:
+    for options in ({"reconfiguration": "pause"}, {"by_record": True}, {"warmup": 1.0}):
+        with pytest.raises(OptionError, match="are for continuous mode"):
+            run(line(), **options)
+    with pytest.raises(OptionError, match="is a bound for continuous mode"):
+        run(line(), grouping="full-knowledge")
+    with pytest.raises(OptionError, match=r"task_s=-1.0 is not allowed"):
+        Constants(task_s=-1.0)
+
+
+# Constants
+
+
+def test_constants_are_found_again() -> None:
+    wanted = Constants(batch_s=0.030, stage_s=0.012, task_s=0.004, row_s=0.000_02, gap_s=0.015)
+    model = Model("line", (Source("source", 900.0),), (Operator("work", ("source",), Constant(0.0005)),))
+    outcome = run(model, wanted, policy="scripted", settings={"script": "work 0:1 1:2 2:4 3:3 4:1 5:4"}, records=6_000,
+                  max_slots=4, trigger=0.0)  # fmt: skip
+    found = fit(model.topology.stages, outcome.reports)
+    assert found.gap_s == pytest.approx(wanted.gap_s, rel=0.05)
+    fixed = found.batch_s + 2 * found.stage_s + found.task_s
+    assert fixed == pytest.approx(wanted.batch_s + 2 * wanted.stage_s + wanted.task_s, rel=0.1)
+    again = run(model, found, policy="static", settings={"degree": 2}, records=4_000).summary
+    truth = run(model, wanted, policy="static", settings={"degree": 2}, records=4_000).summary
+    assert again["batch_ms"] == pytest.approx(truth["batch_ms"], rel=0.05)
+    assert again["latency_ms"]["mean"] == pytest.approx(truth["latency_ms"]["mean"], rel=0.05)
+
+
+def test_too_few_batches_are_refused() -> None:
+    reports = run(line(), Constants(), records=20).reports
+    with pytest.raises(OptionError, match="let it run longer"):
+        fit(line().topology.stages, reports[:8])
+
+
+def test_constants_travel_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "calibration.json"
+    file.write_text(json.dumps({"constants": {**to_json(Constants(gap_s=0.5)), "later": 1}, "operators": {}}))
+    assert read(file) == Constants(gap_s=0.5)
+
+
+# Against Spark
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    batches: list[dict[str, Any]] = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+    return batches
+
+
+def as_report(batch: dict[str, Any]) -> BatchReport:
+    tasks = tuple(
+        TaskReport(name, task, rows, rows, 0, busy, start, end) for name, task, rows, busy, start, end in batch["tasks"]
+    )
+    plan = Plan({}, 1, batch["widths"])
+    return BatchReport(batch["batch"], 1, plan, batch["started"], batch["committed"], batch["rows_in"], 0, 0, tasks, {})
+
+
+def constants() -> Constants:
+    return fit(RUNS["calibration"].topology().stages, [as_report(batch) for batch in recorded("calibration")])
+
+
+@pytest.mark.parametrize("name", ["light", "skewed", "overloaded"])
+def test_it_agrees_with_spark_within_15_percent(name: str) -> None:
+    """Constants from one run, batch times and latencies of others. A run's first batches, in which workers start and code
+    is compiled, are left out: the simulation begins with the backlog that they left."""
+    run_, batches = RUNS[name], recorded(name)
+    measured = batches[SETTLING:]
+    begin, end = batches[SETTLING - 1]["committed"], measured[-1]["committed"]
+    model = run_.model(sum(batch["rows_in"] for batch in batches[:SETTLING]), end)
+    outcome = simulate(
+        model, policy=run_.policy, settings=run_.settings, grouping=run_.grouping, mode="micro-batch",
+        constants=constants(), max_slots=run_.max_slots, begin=begin, duration=end, target=run_.target,
+    )  # fmt: skip
+    rows = sum(batch["rows_in"] for batch in measured)
+    batch_ms = 1000 * statistics.fmean(batch["committed"] - batch["started"] for batch in measured)
+    latency_ms = sum(batch["latency_ms"] * batch["rows_in"] for batch in measured) / rows
+    assert outcome.summary["batch_ms"] == pytest.approx(batch_ms, rel=0.15)
+    assert outcome.summary["latency_ms"]["mean"] == pytest.approx(latency_ms, rel=0.15)
