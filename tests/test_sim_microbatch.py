@@ -70,10 +70,10 @@ def test_a_stage_takes_as_long_as_its_busiest_task() -> None:
     )
     reports = run(model, constants, records=40, max_slots=4).reports
     assert [report.rows_in for report in reports] == [40]
-    assert reports[0].duration_s == pytest.approx(0.1 + 2 * 0.01 + 0.005 + 0.010)
+    assert reports[0].duration_s == pytest.approx(0.1 + 2 * 0.01 + 4 * 0.005 + 0.010)
     crowded = run(model, constants, records=40, max_slots=2).reports[0]
     assert crowded.plan.widths["work"] == 2, "no more tasks than slots"
-    assert crowded.duration_s == pytest.approx(0.1 + 2 * 0.01 + 0.005 + 0.020)
+    assert crowded.duration_s == pytest.approx(0.1 + 2 * 0.01 + 2 * 0.005 + 0.020)
 
 
 def test_a_latency_is_from_creation_to_commit() -> None:
@@ -152,8 +152,8 @@ def test_constants_are_found_again() -> None:
                   max_slots=4, trigger=0.0)  # fmt: skip
     found = fit(model.topology.stages, outcome.reports)
     assert found.gap_s == pytest.approx(wanted.gap_s, rel=0.05)
-    fixed = found.batch_s + 2 * found.stage_s + found.task_s
-    assert fixed == pytest.approx(wanted.batch_s + 2 * wanted.stage_s + wanted.task_s, rel=0.1)
+    fixed = found.batch_s + 2 * found.stage_s
+    assert fixed == pytest.approx(wanted.batch_s + 2 * wanted.stage_s, rel=0.2)
     again = run(model, found, policy="static", settings={"degree": 2}, records=4_000).summary
     truth = run(model, wanted, policy="static", settings={"degree": 2}, records=4_000).summary
     assert again["batch_ms"] == pytest.approx(truth["batch_ms"], rel=0.05)
@@ -161,9 +161,9 @@ def test_constants_are_found_again() -> None:
 
 
 def test_too_few_batches_are_refused() -> None:
-    reports = run(line(), Constants(), records=20).reports
+    reports = run(line(), Constants(), records=200).reports
     with pytest.raises(OptionError, match="let it run longer"):
-        fit(line().topology.stages, reports[:8])
+        fit(line().topology.stages, reports[:40])
 
 
 def test_constants_travel_as_json(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Run:
     max_slots: int
     uneven: bool = False
     target: str | None = None
-    duration_s: float = 30.0
+    duration_s: float = 45.0
 
     def topology(self) -> Topology:
         stream = st.source.generate(item, rate=self.rate)
@@ -91,18 +91,18 @@ def _shares() -> npt.NDArray[np.float64]:
     return np.asarray(np.cumsum(weights / weights.sum()))
 
 
-def steps(*values: float, every_s: float = 5.0) -> Rate:
+def steps(*values: float, every_s: float = 8.0) -> Rate:
     return Rate(tuple(every_s * i for i in range(len(values))), values)
 
 
 RUNS: dict[str, Run] = {
     "calibration": Run(
-        steps(50, 400, 100, 800, 200, 1200, 50), 0.0005, "round-robin", "scripted",
-        {"script": "work 0:1 10:2 18:4 26:3"}, 4, duration_s=35,
+        steps(50, 50, 50, 50, 400, 100, 800, 200, 1200, 50), 0.0005, "round-robin", "scripted",
+        {"script": "work 0:2 30:1 45:4 60:3"}, 4, duration_s=80,
     ),
     "light": Run(steps(40), 0.001, "round-robin", "static", {"degree": 2}, 2),
     "skewed": Run(steps(250), 0.004, "hash", "static", {"degree": 4}, 4, uneven=True),
-    "overloaded": Run(steps(400), 0.008, "round-robin", "static", {"degree": 3}, 3, target="1s"),
+    "overloaded": Run(steps(400), 0.008, "round-robin", "static", {"degree": 3}, 3, target="1s", duration_s=70),
 }  # fmt: skip
 
 

@@ -4,8 +4,8 @@ A batch of L stages, with n records and m tasks in all, is modelled to take
 
     batch_s + L · stage_s + m · task_s + n · row_s + Σ over the stages of the busiest task's work
 
-where the tasks of a stage share the slots. The next batch starts ``gap_s`` after the commit, in which time Spark asks the
-sources what is new and writes that down.
+where the tasks of a stage are launched one after the other and share the slots. The next batch starts ``gap_s`` after the
+commit, in which time Spark asks the sources what is new and writes that down.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import numpy.typing as npt
 from springtide.errors import OptionError
 from springtide.model.report import BatchReport
 
-LEAST_BATCHES = 10
-SETTLING = 5
-"""Batches at the start of a run that are left out: code is compiled, workers start."""
+LEAST_BATCHES = 20
+SETTLING = 30
+"""Batches at the start of a run that are left out: workers start, and the JVM compiles what it runs often; on 2 cores a batch
+takes half as long again until then."""
 
 
 @dataclass(frozen=True)

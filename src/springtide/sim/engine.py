@@ -17,9 +17,10 @@ from springtide.sim.book import Book, new_book, with_room, write_down
 from springtide.sim.cluster import LONGEST_STEP_S, network_of, place
 from springtide.sim.compile import compiled
 from springtide.sim.draws import generator
+from springtide.sim.flow import handed_on
 from springtide.sim.gate import Gate
-from springtide.sim.kernels import Floats, Ints
-from springtide.sim.model import Edge, Model, Operator
+from springtide.sim.kernels import Ints
+from springtide.sim.model import Model
 from springtide.sim.rules import Cluster
 from springtide.sim.station import Station
 
@@ -158,39 +159,10 @@ class Engine:
         compiled(write_down)(station.rows, left, served, self.book, self.beyond, self._warmup)
 
     def _send(self, name: str, batch: Batch, sent: dict[str, list[Batch]]) -> None:
-        """Hand a batch to the operators that read it: copies to each, or each record to one of them."""
-        readers = self._readers[name]
-        if not len(batch.at):
-            return
-        if name in self._splits:
-            self._split(readers, batch, self._coins[name].random(len(batch.at)), sent)
-            return
-        for operator, edge in readers:
-            if isinstance(edge.copies, float | int) and edge.copies == 1:
-                sent[operator.name].append(batch)
-            else:
-                sent[operator.name].append(_copied(batch, edge, self._coins[name]))
-
-    def _split(
-        self, readers: Sequence[tuple[Operator, Edge]], batch: Batch, coins: Floats, sent: dict[str, list[Batch]]
-    ) -> None:
-        low = np.zeros(len(coins))
-        for operator, edge in readers:
-            high = low + _copies(batch, edge)
-            chosen = (low <= coins) & (coins < high)
-            sent[operator.name].append(batch.part(chosen))
-            low = high
-
-
-def _copies(batch: Batch, edge: Edge) -> Floats | float:
-    return edge.copies[batch.item] if isinstance(edge.copies, np.ndarray) else float(edge.copies)
-
-
-def _copied(batch: Batch, edge: Edge, coins: np.random.Generator) -> Batch:
-    wanted = _copies(batch, edge)
-    whole = np.floor(wanted)
-    counts = (whole + (coins.random(len(batch.at)) < wanted - whole)).astype(np.int64)
-    return batch.part(np.repeat(np.arange(len(counts)), counts))
+        """Hand a batch to the operators that read it."""
+        if len(batch.at):
+            for reader, part in handed_on(self._readers[name], name in self._splits, batch, self._coins[name]):
+                sent[reader].append(part)
 
 
 def _batch(station: Station, left: Ints) -> Batch:

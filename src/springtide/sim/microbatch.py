@@ -98,16 +98,17 @@ class MicroBatches:
         self, operators: Sequence[Operator], plan: Plan, routes: Mapping[str, Route], coming: dict[str, list[Batch]],
         at: float, tasks: list[TaskReport], costs: dict[str, tuple[TaskCosts, ...]],
     ) -> float:  # fmt: skip
-        """Run the operators of one stage; when its last task ends."""
+        """Run the operators of one stage, whose tasks are launched one after the other; when its last task ends."""
         slots = [at] * self._slots
-        last = at
+        launched = last = at
         for operator in operators:
             parts = self._parts(operator, plan, routes, coming[operator.name])
             told = []
             for number, part in enumerate(parts):
                 seconds = np.empty(len(part.at))
                 operator.cost.draw(self._random[operator.name], part.item, seconds)
-                begin = slots[0] + self._constants.task_s
+                launched += self._constants.task_s
+                begin = max(slots[0], launched)
                 end = begin + float(seconds.sum())
                 heapreplace(slots, end)
                 last = max(last, end)

@@ -25,12 +25,11 @@ import numpy.typing as npt
 from springtide.model.costs import Hashes, TaskCosts
 from springtide.policy.group import Online, Share, State, Table, Targets, count_min, tide_online
 from springtide.policy.group.greedy import in_turn, longest_first
+from springtide.policy.group.tide_online import TRIED
 from springtide.policy.registry import parameter, validate
 
 Floats = npt.NDArray[np.float64]
 
-TRIED = 20.0
-"""A replica's speed is believed as if so many records of speed 1 had been seen before."""
 
 SOONER = 50
 """A replica's speed has a half-life so many times shorter than a key's cost."""

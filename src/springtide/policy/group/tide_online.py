@@ -28,6 +28,7 @@ BACKLOG = 1 << 15
 """The most records of a replica whose estimates are remembered; beyond that a report is not used."""
 LARGEST_UNIT = 1e60
 TRIED = 20.0
+"""A replica's speed is believed as if so many records of speed 1 had been seen before."""
 SPEED_HALF_LIFE = 500.0
 """Records of a replica after which what was seen of its speed counts half."""
 UNIT, KEYS, MEANS, SQUARES, INVERSE, NOISE, NOTED = range(7)
