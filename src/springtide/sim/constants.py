@@ -50,6 +50,8 @@ def read(path: str | Path) -> Constants:
     """The constants in a file that ``springtide calibrate`` wrote; the defaults where it has none."""
     document = json.loads(Path(path).read_text(encoding="utf-8"))
     given = document.get("constants", {})
+    if not isinstance(given, dict):
+        raise OptionError(f"constants: {path} has {given!r}; give a mapping, such as {to_json(Constants())}")
     known = {field.name for field in fields(Constants)}
     return Constants(**{name: value for name, value in given.items() if name in known})
 
