@@ -10,7 +10,7 @@ from pyspark import SparkContext, cloudpickle
 
 CLOSURE_BYTES = 100_000
 """What is larger travels as a broadcast, once per executor, instead of with every task."""
-_KEPT = 4  # the program, and the routes of the last batches
+_KEPT = 32  # the program, and for each stage the routes of the last editions
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,14 @@ class Shipment:
     pickled: Any  # bytes, or a Spark broadcast of bytes where they are many
 
     def unpacked(self) -> Any:
-        if self.digest not in _unpacked:
-            data = self.pickled if isinstance(self.pickled, bytes) else self.pickled.value
-            while len(_unpacked) >= _KEPT:
-                del _unpacked[next(iter(_unpacked))]
-            _unpacked[self.digest] = cloudpickle.loads(data)
-        return _unpacked[self.digest]
+        if self.digest in _unpacked:
+            content = _unpacked.pop(self.digest)  # and back in at the end: those that are not used are the first to go
+        else:
+            content = cloudpickle.loads(self.pickled if isinstance(self.pickled, bytes) else self.pickled.value)
+        _unpacked[self.digest] = content
+        while len(_unpacked) > _KEPT:
+            del _unpacked[next(iter(_unpacked))]
+        return content
 
     def destroy(self) -> None:
         """Let go of the broadcast, once no task can ask for it any more."""
