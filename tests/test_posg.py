@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.model.costs import TaskCosts
-from springtide.policy.group import Share, count_min
+from springtide.policy.group import Online, Share, count_min, kernel
 from springtide.policy.group.posg import Posg, greedy
 from springtide.policy.group.posg_machine import ROUND_ROBIN as TURNS
 from springtide.policy.group.posg_machine import RUN, SEND_ALL, WAIT_ALL, Machine, choose, completed
 from springtide.policy.group.round_robin import RoundRobin
+from springtide.sim import ByItem, Model, Operator, Source, Zipf, simulate
 
 Floats = npt.NDArray[np.float64]
 A, B = 7, 9
@@ -296,6 +297,66 @@ def test_the_sketches_of_replicas_that_remain_are_kept() -> None:
     assert before.sent_W.max() > 0  # a copy
 
 
+class Counted(NamedTuple):
+    """POSG, and how many records each replica got in RUN."""
+
+    machine: Machine
+    got: npt.NDArray[np.int64]
+
+
+@kernel
+def counted_choose(state: Counted, key: int, now: float, free: Floats, queue: npt.NDArray[np.int64]) -> int:
+    target = choose(state.machine, key, now, free, queue)
+    if state.machine.phase[0] == RUN:
+        state.got[target] += 1
+    return target
+
+
+@kernel
+def counted_completed(state: Counted, target: int, key: int, cost: float, now: float) -> None:
+    completed(state.machine, target, key, cost, now)
+
+
+class Counting:
+    """POSG in the simulator, with the state after each change of the number of replicas."""
+
+    def __init__(self, posg: Posg) -> None:
+        self.posg, self.states = posg, list[Counted]()
+
+    def online(self, k: int, seed: int, before: Counted | None = None) -> Online:
+        made = self.posg.online(k, seed, None if before is None else before.machine)
+        self.states.append(Counted(made.state, np.zeros(k, dtype=np.int64)))
+        return Online(self.states[-1], counted_choose, counted_completed)
+
+
+@pytest.mark.parametrize("clock", [True, False])
+@pytest.mark.parametrize(("script", "degrees"), [("price 0:2 60:3", (2, 3)), ("price 0:4 60:3 90:5", (4, 3, 5))])
+def test_after_a_change_all_replicas_get_their_share(script: str, degrees: tuple[int, ...], clock: bool) -> None:
+    """C of those that were there before must not run ahead by their past: the new one would get almost all there is."""
+    counting = Counting(Posg(window=64, clock=clock))
+    model = Model(
+        "shop",
+        sources=(Source("orders", rate=90.0, items=Zipf(50, 0.5)),),
+        operators=(Operator("price", ("orders",), ByItem(np.linspace(0.012, 0.028, 50)), replicas=degrees[0]),),
+    )
+    simulate(model, grouping=counting, policy="scripted", settings={"script": script}, records=12_000)
+    assert [len(state.got) for state in counting.states] == list(degrees)
+    for state in counting.states:
+        assert state.got.sum() > 1_000
+        assert np.abs(state.got / state.got.mean() - 1).max() < 0.2
+
+
+def test_a_change_keeps_the_mean_of_all_records() -> None:
+    posg = Posg(window=4)
+    before = running(posg).state
+    state = posg.online(1, 0, before).state
+    assert state.busy.tolist() == [0.0] and state.first.tolist() == [np.inf]
+    for _ in range(8):
+        completed(state, 0, np.uint64(A), 4.0, 100.0)  # type: ignore[arg-type]
+    assert state.mean[0] == pytest.approx((before.spent[0] + 32.0) / (before.done[0] + 8))
+    assert state.busy.tolist() == [32.0] and state.first.tolist() == [96.0]
+
+
 def test_a_replica_that_is_gone_may_still_report() -> None:
     state = Posg(window=4).online(1, 0, running(Posg(window=4)).state).state
     before = state.done.copy()
@@ -382,3 +443,5 @@ def test_other_matrices_from_before_a_restart_are_left() -> None:
     state = old.learn(old.learn(old.initial(), 1, costs), 1, costs)
     assert new.table(state, 1) == {}
     assert new.learn(state, 1, costs)["F"].shape[1:] == new.shape
+    lacking = {name: part for name, part in state.items() if name != "spent"}
+    assert old.learn(lacking, 1, costs)["done"].tolist() == [1]

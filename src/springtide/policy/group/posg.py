@@ -31,6 +31,7 @@ from springtide.policy.group.count_min import Matrix
 from springtide.policy.group.posg_machine import (
     LONGEST,
     PER_REPLICA,
+    SINCE_CHANGE,
     Machine,
     choose,
     completed,
@@ -51,7 +52,7 @@ class Posg:
 
     Of a micro-batch the scheduler knows more: all queues are empty when it starts, so Ĉ is 0 then, and the reports of the last
     one are in. Each upstream task schedules its own share. When the number of replicas changes, it is back to round-robin
-    until the new ones have sent their matrices; those of the others are kept.
+    until the new ones have sent their matrices; those of the others are kept, while C starts anew for all.
     """
 
     kind: ClassVar[str] = "group"
@@ -96,7 +97,7 @@ class Posg:
             count_min.update(machine.F[op], machine.W[op], count_min.cells(machine.hashes, c, keys), counts, seconds)
             machine.done[op] += counts.sum()
             machine.executed[op] += counts.sum()
-            machine.busy[op] += seconds.sum()
+            machine.spent[op] += seconds.sum()
             if machine.executed[op] >= self.window:
                 end_of_window(machine, op)
         return machine._asdict()
@@ -135,11 +136,12 @@ class Posg:
         period = self.window * k if resync < 0 else resync
         rules = [self.window, self.tolerance, period, clock, self.literal, self.weighted, self.send_changed_only]
         made = fresh(k, r, c, count_min.row_hashes(r, seed), np.array(rules, dtype=np.float64))
-        if before is None or before["F"].shape[1:] != (r, c):
+        kept = PER_REPLICA if before is None or len(before["known"]) != k else PER_REPLICA + SINCE_CHANGE
+        if before is None or before["F"].shape[1:] != (r, c) or not before.keys() >= set(kept):
             return made
         made.hashes[:] = before["hashes"]
         remain = min(k, len(before["known"]))
-        for name in PER_REPLICA:
+        for name in kept:
             getattr(made, name)[:remain] = before[name][:remain]
         for name in ("began", "messages", "tuples"):
             getattr(made, name)[:] = before[name]

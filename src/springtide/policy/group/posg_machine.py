@@ -37,8 +37,9 @@ class Machine(NamedTuple):
     stabilizing: _Bools  # START or STABILIZING
     executed: _Ints  # records since the last look at the matrices
     done: _Ints  # records in all
-    busy: _Floats  # seconds in all
-    first: _Floats  # when the first record started
+    spent: _Floats  # seconds in all
+    busy: _Floats  # seconds since the number of replicas changed
+    first: _Floats  # when the first record since then started
     # the scheduler
     sent_F: Matrix  # [k, r, c] as the instances sent them
     sent_W: Matrix  # [k, r, c]
@@ -56,7 +57,10 @@ class Machine(NamedTuple):
     messages: _Ints  # [1] matrices and replies; requests ride on records
 
 
-PER_REPLICA = ("F", "W", "S", "stabilizing", "executed", "done", "busy", "first", "sent_F", "sent_W", "mean", "known")
+PER_REPLICA = ("F", "W", "S", "stabilizing", "executed", "done", "spent", "sent_F", "sent_W", "mean", "known")
+"""What stays with a replica when their number changes."""
+SINCE_CHANGE = ("busy", "first")
+"""What C is made of: it counts from the same moment for all of them, or one that is new would seem to have had no work."""
 
 
 def fresh(k: int, r: int, c: int, hashes: Hashes, rules: _Floats) -> Machine:
@@ -74,7 +78,7 @@ def fresh(k: int, r: int, c: int, hashes: Hashes, rules: _Floats) -> Machine:
     def no() -> _Bools:
         return np.zeros(k, dtype=np.bool_)
 
-    instances = matrices(), matrices(), matrices(), no(), ints(k), ints(k), floats(), floats(np.inf)
+    instances = matrices(), matrices(), matrices(), no(), ints(k), ints(k), floats(), floats(), floats(np.inf)
     scheduler = matrices(), matrices(), floats(), no(), floats(), ints(k), floats()
     return Machine(hashes, rules, *instances, *scheduler, ints(2), ints(1), ints(1), ints(1), ints(1), ints(1, -1), ints(1))
 
@@ -138,6 +142,7 @@ def completed(state: Machine, target: int, key: int, cost: float, now: float) ->
         return
     seconds = min(max(cost, 0.0), LONGEST) if cost == cost else 0.0
     state.done[op] += 1
+    state.spent[op] += seconds
     state.busy[op] += seconds
     state.first[op] = min(state.first[op], now - seconds)
     if 0 < state.asked[op] <= state.done[op]:
@@ -170,7 +175,7 @@ def end_of_window(state: Machine, op: int) -> None:
     if not (rules[CHANGED_ONLY] and state.known[op] and error(state.S[op], F, W, rules) <= rules[TOLERANCE]):
         copy(F, state.sent_F[op])
         copy(W, state.sent_W[op])
-        state.mean[op] = state.busy[op] / max(state.done[op], 1)
+        state.mean[op] = state.spent[op] / max(state.done[op], 1)
         state.known[op] = True
         state.messages[0] += 1
         if state.phase[0] != ROUND_ROBIN or all_known(state.known):
