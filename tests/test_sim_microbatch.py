@@ -123,8 +123,18 @@ def test_the_scripted_policy_changes_the_widths_between_batches() -> None:
     outcome = run(line(400, 0.004, 1), policy="scripted", settings={"script": "work 0:1 2:3"}, records=2_000)
     widths = [(report.started, report.plan.widths["work"]) for report in outcome.reports]
     assert {width for at, width in widths if at < 1.9} == {1}
-    assert widths[-1][1] == 3
+    assert max(width for at, width in widths if at >= 2) == 3
+    assert outcome.reports[-1].plan.degrees["work"] == 3
     assert outcome.summary["reconfigurations"] == 1
+
+
+def test_control_sees_a_batch_when_it_is_committed_and_not_before() -> None:
+    """One batch from 0 to 10 s, and one after it: the nine cycles before the commit see nothing."""
+    model = Model("line", (Source("source", times=np.array([0.0, 10.5])),), (Operator("work", ("source",), Constant(10.0)),))
+    seen = {snapshot.at: snapshot.batches for snapshot in run(model, records=2).snapshots}
+    assert [at for at, batches in seen.items() if batches] == [10.0]
+    assert list(seen) == [float(second) for second in range(1, 21)]
+    assert seen[10.0] == ((1, 10.0),)
 
 
 def test_the_same_seed_gives_the_same_batches() -> None:

@@ -68,10 +68,14 @@ def run(setup: Setup) -> Outcome:
         interval_s=setup.interval_s, clock=clock, actuators=[], journal=journal, routing=routing, seed=setup.seed,
     )  # fmt: skip
 
-    def tick(now: float) -> None:
+    cycles = itertools.count(1)
+    due = setup.begin_s + setup.interval_s
+
+    def tick(now: float, inclusive: bool) -> None:
         """The control loop does not wait for batches: catch up on the decisions that it made in the meantime."""
-        while clock.now + setup.interval_s <= now:
-            clock.now += setup.interval_s
+        nonlocal due
+        while due < now or (inclusive and due == now):
+            clock.now, due = due, setup.begin_s + (next(cycles) + 1) * setup.interval_s
             loop.cycle()
             if loop.snapshot is not None:
                 journal.snapshots.append(loop.snapshot)

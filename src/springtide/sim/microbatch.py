@@ -56,10 +56,14 @@ class MicroBatches:
     def exhausted(self) -> bool:
         return all(source.exhausted for source in self._sources)
 
-    def run(self, control: Control, until: float, tick: Callable[[float], None]) -> None:
-        """Batch after batch, until the time is over or all records are done. ``tick`` is told the time before each."""
+    def run(self, control: Control, until: float, tick: Callable[[float, bool], None]) -> None:
+        """Batch after batch, until the time is over or all records are done.
+
+        ``tick`` is told the time before each, and before each is reported: what control does while a batch runs, it does
+        without knowing of it. The second argument says whether what is done at this very time is meant as well.
+        """
         while self.now < until and not self.exhausted:
-            tick(self.now)
+            tick(self.now, True)
             limit = control.current().read_limit
             taken = [source.take(self.now, limit, len(self._sources)) for source in self._sources]
             if not any(len(batch.at) for batch in taken):
@@ -69,11 +73,14 @@ class MicroBatches:
             plan = control.current()
             if self._before is None or self._before[0] != plan:
                 self._before = (plan, control.routes(plan))
-            control.report(self._batch(plan, self._before[1], taken))
-            self.now += max(0.0, plan.trigger_s - (self.now - self._started))
+            report = self._batch(plan, self._before[1], taken)
+            tick(report.committed, False)
+            control.report(report)
+            self.now += max(0.0, plan.trigger_s - report.duration_s)
+        tick(self.now, True)
 
     def _batch(self, plan: Plan, routes: Mapping[str, Route], taken: Sequence[Batch]) -> BatchReport:
-        started = self._started = self.now + self._constants.gap_s
+        started = self.now + self._constants.gap_s
         coming: dict[str, list[Batch]] = {operator.name: [] for operator in self.model.operators}  # from each task upstream
         for source, batch in zip(self.model.sources, taken, strict=True):
             self._send(source.name, _dealt(batch, plan.widths.get(source.name, 1)), coming)
