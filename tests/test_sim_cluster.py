@@ -96,6 +96,9 @@ def test_speeds_change_at_a_record_or_at_a_time() -> None:
     found = latencies(run(server(2, speeds=(first, later))))
     assert found == pytest.approx([0.1 * f for f in [2.0, 1.0] * 10 + [0.5, 3.0] * 10])
     by_time = latencies(run(server(2, speeds=(first, Speeds((0.5, 3.0), from_s=21.0)))))
+    alone = latencies(run(server(2, speeds=(later,))))
+    both = latencies(run(server(2, speeds=(Speeds((1.0, 1.0)), later))))
+    np.testing.assert_allclose(alone, both)  # before the first of them every replica has 1
     assert by_time == pytest.approx(found)
     sliced = run(server(2, speeds=(first, later)), policy="static", settings={"degree": 2}, interval=0.7)
     assert latencies(sliced) == pytest.approx(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,21 @@ from recorded.runs import RUNS
 from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport
-from springtide.sim import ByItem, Constant, Edge, Model, Operator, Outcome, Source, Zipf, simulate
+from springtide.sim import (
+    BackPressure,
+    ByItem,
+    Cluster,
+    Constant,
+    Edge,
+    Model,
+    Node,
+    Operator,
+    Outcome,
+    Source,
+    Speeds,
+    Zipf,
+    simulate,
+)
 from springtide.sim.constants import SETTLING, Constants, fit, read, to_json
 
 NONE = Constants(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -150,6 +165,43 @@ def test_what_is_not_for_batches_is_refused() -> None:
         run(line(), grouping="full-knowledge")
     with pytest.raises(OptionError, match=r"task_s=-1.0 is not allowed"):
         Constants(task_s=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"timeout_s": 1.0}, "timeout_s"), ({"late": "count"}, "late"), ({"feedback_s": 0.1}, "feedback_s"),
+        ({"back_pressure": BackPressure(5, 2)}, "back_pressure"), ({"cluster": Cluster((Node(),))}, "cluster"),
+        ({"operators": (Operator("work", ("source",), queue_limit=5),)}, "queue_limit"),
+        ({"operators": (Operator("work", ("source",), nodes=(0,)),)}, "nodes"),
+        ({"sources": (Source("source", queue_limit=5),)}, "queue_limit"), ({"sources": (Source("source", node=0),)}, "node"),
+    ],
+)  # fmt: skip
+def test_rules_that_a_batch_has_no_use_for_are_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(OptionError, match=f"model 'line' has {named}, which is for continuous mode"):
+        run(replace(line(), **options))
+
+
+def busy(outcome: Outcome) -> list[list[float | None]]:
+    """Of every batch, by task."""
+    return [[task.busy_s for task in report.tasks if task.operator == "work"] for report in outcome.reports]
+
+
+def test_tasks_have_their_speeds() -> None:
+    """Two tasks, every record 1 ms; batches of 40 records, one a second."""
+    times = np.repeat(np.arange(4.0), 40)
+
+    def told(*speeds: Speeds) -> list[list[float | None]]:
+        operator = Operator("work", ("source",), Constant(0.001), replicas=2, speeds=speeds)
+        return busy(run(Model("line", (Source("source", times=times),), (operator,)), records=160, max_slots=2))
+
+    even, slow = pytest.approx([0.020, 0.020]), pytest.approx([0.020, 0.060])
+    assert told(Speeds((1.0, 3.0))) == [slow, slow, slow, slow]
+    assert told(Speeds((1.0, 3.0), from_record=80)) == [even, even, slow, slow]
+    assert told(Speeds((1.0, 3.0), from_s=2.5)) == [even, even, even, slow]
+    assert told(Speeds((1.0, 3.0)), Speeds((3.0,), from_record=120, from_s=1.0))[-1] == pytest.approx([0.060, 0.020])
+    half = told(Speeds((1.0, 3.0), from_record=60))
+    assert half == [even, pytest.approx([0.020, 0.040]), slow, slow], "a batch is cut where the record is in it"
 
 
 # Constants

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +19,14 @@ from springtide.policy.scale import ScalePolicy
 from springtide.sim import batched, continuous
 from springtide.sim.constants import Constants
 from springtide.sim.constants import read as read_constants
+from springtide.sim.model import NO_LIMIT as MOST_WAITING
 from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
 from springtide.sim.setup import Outcome, Progress, Setup
 
 MODES = ("continuous", "micro-batch")
 NO_LIMIT = 100_000
+_RULES = ("cluster", "timeout_s", "late", "feedback_s", "back_pressure")
 
 
 def simulate(
@@ -66,6 +68,8 @@ def simulate(
     cost = Reconfiguration(reconfiguration) if isinstance(reconfiguration, str) else reconfiguration  # type: ignore[arg-type]
     if in_batches and (cost.kind != "none" or by_record or seconds(warmup, "warmup")):
         raise OptionError("micro-batch mode is Spark's: reconfiguration, by_record and warmup are for continuous mode")
+    if in_batches:
+        _check_rules(model)
     end = _end(model, None if duration is None else seconds(duration, "duration"), records)
     setup = Setup(
         model, scaler, groupings, seed, end, records, target_s, interval_s, max_slots or (8 if in_batches else NO_LIMIT), cost,
@@ -127,6 +131,21 @@ def _check_continual(grouping: Any) -> None:
         raise OptionError(
             f"grouping {_name(grouping)!r} routes whole batches only, and continuous mode goes record by record;"
             f" {nearest(_name(grouping), able)}; micro-batch mode takes all of them"
+        )
+
+
+def _check_rules(model: Model) -> None:
+    """What a batch has no use for."""
+    limits = [part.queue_limit for part in model.sources] + [part.queue_limit for part in model.operators]
+    default = Model(model.name, model.sources, model.operators)
+    found = [f.name for f in fields(Model) if f.name in _RULES and getattr(model, f.name) != getattr(default, f.name)]
+    found += ["queue_limit"] if any(limit != MOST_WAITING for limit in limits) else []
+    found += ["node"] if any(source.node is not None for source in model.sources) else []
+    found += ["nodes"] if any(operator.nodes for operator in model.operators) else []
+    if found:
+        raise OptionError(
+            f"micro-batch mode is Spark's, and model {model.name!r} has {', '.join(found)}, which is for continuous mode;"
+            " leave it out"
         )
 
 

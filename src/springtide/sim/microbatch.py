@@ -28,6 +28,7 @@ from springtide.sim.kernels import Floats
 from springtide.sim.model import Model, Operator
 
 QUANTILES = 64
+NEVER = 2**62
 POLL_S = 0.010
 """How often Spark looks for new records when there are none."""
 
@@ -46,6 +47,7 @@ class MicroBatches:
         self._coins = {name: generator(seed, f"copies from {name}") for name in self._names()}
         self._readers = {name: model.readers(name) for name in self._names()}
         self._splits = {operator.name for operator in model.operators if operator.splits}
+        self._seen = dict.fromkeys(self._random, 0)
         self.now, self.number = begin_s, 0
         self._before: tuple[Plan, Mapping[str, Route]] | None = None
 
@@ -111,9 +113,10 @@ class MicroBatches:
         for operator in operators:
             parts = self._parts(operator, plan, routes, coming[operator.name])
             told = []
-            for number, part in enumerate(parts):
+            for number, (part, factors) in enumerate(zip(parts, self._factors(operator, parts, at), strict=True)):
                 seconds = np.empty(len(part.at))
                 operator.cost.draw(self._random[operator.name], part.item, seconds)
+                seconds *= factors
                 launched += self._constants.task_s
                 begin = max(slots[0], launched)
                 end = begin + float(seconds.sum())
@@ -126,6 +129,24 @@ class MicroBatches:
                 costs[operator.name] = tuple(told)
             self._send(operator.name, parts, coming)
         return last
+
+    def _factors(self, operator: Operator, parts: Sequence[Batch], at: float) -> list[Floats | float]:
+        """What the costs of each task's records are multiplied by: those that came first, at this time, are counted first."""
+        phases = operator.phases
+        if not phases:
+            return [1.0] * len(parts)
+        first, count = self._seen[operator.name], sum(len(part.at) for part in parts)
+        self._seen[operator.name] += count
+        place = np.empty(count, dtype=np.int64)
+        whole = joined(parts)
+        place[np.lexsort((whole.root, whole.at))] = np.arange(first, first + count)
+        begins = [phase.from_record if phase.from_s <= at else NEVER for phase in phases[1:]]
+        phase = np.searchsorted(np.maximum.accumulate(begins), place, side="right") if begins else np.zeros(count, dtype=int)
+        edges = np.cumsum([len(part.at) for part in parts])[:-1]
+        return [
+            np.array([one.factors[task] if task < len(one.factors) else 1.0 for one in phases])[own]
+            for task, own in enumerate(np.split(phase, edges))
+        ]
 
     def _send(self, name: str, parts: Sequence[Batch], coming: dict[str, list[Batch]]) -> None:
         for part in parts:

@@ -117,6 +117,13 @@ class Operator:
         return self.members or ((self.name, 1.0, 1.0),)
 
     @property
+    def phases(self) -> tuple[Speeds, ...]:
+        """Its speeds, in the order in which they follow one another; before the first of them every replica has 1."""
+        ordered = tuple(sorted(self.speeds, key=lambda speeds: (speeds.from_record, speeds.from_s)))
+        late = bool(ordered) and (ordered[0].from_record > 0 or ordered[0].from_s > 0)
+        return (Speeds(()), *ordered) if late else ordered
+
+    @property
     def edges(self) -> tuple[Edge, ...]:
         return tuple(one if isinstance(one, Edge) else Edge(one) for one in self.inputs)
 

@@ -55,7 +55,7 @@ class Station:
         self._last, self._until = 0, 0.0
         self.replicas = Replicas(np.zeros(0), np.zeros(0, dtype=np.int64), np.ones(0), np.zeros(0, dtype=np.int64))
         self._random = generator(self.seed, f"costs of {self.operator.name}")
-        self._speeds = sorted(self.operator.speeds, key=lambda s: (s.from_record, s.from_s))
+        self._speeds = self.operator.phases
         self.slowed = np.ones(0)  # by cores that replicas share
         self.router = Router(self.grouping, self.operator.name, self.seed)
         self._tracked = False
