@@ -142,10 +142,11 @@ def run(
                 loop.start()
                 outcome = driver.run(spark_driver.Ending(ending_s, batches, available_now))
             finally:
-                loop.stop()
-                routing.close()
-                journal.close()
-                driver.close(stop_session=spark is None)
+                with contextlib.ExitStack() as endings:  # the last first, each whatever becomes of the others
+                    endings.callback(driver.close, stop_session=spark is None)
+                    endings.callback(journal.close)
+                    endings.callback(routing.close)
+                    loop.stop()
         floor = floor_s(list(journal.recent))
         if floor is not None:
             held.remember("floor", {"floor_s": floor})

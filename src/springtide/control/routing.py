@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from springtide.model.plan import Plan
 from springtide.model.report import BatchReport
 from springtide.model.topology import Topology
 from springtide.policy.group import Grouping, Learner, Route, State, Table
-from springtide.policy.group.cost_key import NOTHING, Variance, choose
+from springtide.policy.group.cost_key import Search
 
 log = logging.getLogger("springtide.control")
 
@@ -33,9 +34,7 @@ OLDEST_S = 10.0
 """After so long, a new edition pays for whatever changed: costs drift."""
 SAME = 0.02
 """Tables that differ by less than this are the same: an edition costs the tasks a transfer."""
-LOOKED_AT = 20_000
-"""Records after which the search for the column that drives the cost is given up."""
-KEPT = 4
+KEPT = 8
 WAITING = 8
 
 
@@ -51,6 +50,18 @@ class Store(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What one operator's grouping knows, and whose knowledge it is: the grouping with its parameters, and the key."""
+
+    grouping: str
+    key: tuple[str, ...]
+    state: State
+
+
+Edition = Mapping[str, Known]
+
+
 class Routing:
     """The groupings of one run that learn, and what they know."""
 
@@ -64,15 +75,15 @@ class Routing:
         self._given = {name: given.get(name) or topology[name].key or topology[name].by for name in groupings}
         self._store, self._clock, self._wait = store, clock, wait
         self._states: dict[str, State] = {name: learner.initial() for name, learner in self._learners.items()}
-        self._keys: dict[str, tuple[str, ...]] = {name: key for name, key in self._given.items() if key}
-        self._columns: dict[str, dict[str, Variance]] = {}
+        self._keys: dict[str, tuple[str, ...]] = {n: k for n, k in self._given.items() if k or not self._by_key(n)}
+        self._searches: dict[str, Search] = {name: Search() for name in self._learners if name not in self._keys}
         self._learned = self._published = 0.0
         self._published_at = clock()
-        self._failing: set[str] = set()
+        self._failing: set[tuple[str, str]] = set()
         self._waiting = threading.BoundedSemaphore(WAITING)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-routing")
-        self._editions: dict[int, Mapping[str, tuple[tuple[str, ...], State]]] = {}
         self._closed = False
+        self._editions: dict[int, Edition] = {}
         self.edition = 0
         self._restore()
 
@@ -87,10 +98,10 @@ class Routing:
 
     def routes(self, plan: Plan) -> dict[str, Route]:
         """What upstream tasks need to route to each operator under this plan."""
-        routes = {name: Route(key or (None if name in self._learners else ())) for name, key in self._given.items()}
-        for name, (key, state) in self._recall(plan.knowledge).items():
-            if name in self._learners:
-                routes[name] = Route(key, self._table(name, state, plan.widths.get(name, 1)))
+        routes = {name: Route(key if key or not self._by_key(name) else None) for name, key in self._given.items()}
+        for name, known in self._recall(plan.knowledge).items():
+            if self._fits(name, known):
+                routes[name] = Route(known.key, self._table(name, known.state, plan.widths.get(name, 1)))
         return routes
 
     def close(self) -> None:
@@ -100,60 +111,60 @@ class Routing:
         if self._learned > self._published:
             self._publish()
 
+    def _by_key(self, name: str) -> bool:
+        """Whether a grouping learns what keys cost; others, such as by utilisation, learn of their tasks alone."""
+        return name in self._learners and getattr(self._learners[name], "by_key", True)
+
     def _learn(self, report: BatchReport) -> None:
         for name, learner in self._learners.items():
+            costs = report.costs.get(name, ())
             try:
                 self._find_key(name, report)
-                costs = report.costs.get(name, ())
                 if costs:
                     self._states[name] = learner.learn(self._states[name], report.plan.widths.get(name, 1), costs)
                     self._learned += sum(task.rows for task in costs)
-                self._failing.discard(name)
-            except Exception:  # a grouping is anybody's code; whatever it raises must not end the learning of others
-                if name not in self._failing:
-                    log.exception("the grouping of operator %r failed to learn; it keeps what it knew", name)
-                self._failing.add(name)
-        if self._is_due():
+            except Exception:  # noqa: BLE001  a grouping is anybody's code; it must not end the learning of others
+                self._tell_once(name, "failed to learn; it keeps what it knew")
+        if self._is_due(report.plan):
             self._publish()
 
     def _find_key(self, name: str, report: BatchReport) -> None:
-        """Add up what each column explains, until one explains enough."""
+        """Look for the column that drives the cost, until one is found or none can be."""
         if name in self._keys or name not in report.variances:
             return
-        sums = self._columns.setdefault(name, {})
-        for column, more in report.variances[name].items():
-            sums[column] = sums.get(column, NOTHING).plus(Variance(*more))
-        found = choose(sums)
-        seen = max((one.records for one in sums.values()), default=0)
-        if found is not None:
-            column, share = found
-            log.info("operator %r: column %r explains %.0f %% of its records' costs", name, column, 100 * share)
-            self._keys[name] = (column,)
-            self._publish()
-        elif seen >= LOOKED_AT:
-            log.info("operator %r: no column explains its records' costs; they are dealt out in turn", name)
-            self._keys[name] = ()
-            self._publish()
+        found = self._searches[name].add(report.variances[name])
+        if found is None:
+            return
+        self._keys[name] = found.key
+        log.info("operator %r: %s", name, found.reason)
+        self._publish()
 
-    def _is_due(self) -> bool:
+    def _is_due(self, plan: Plan) -> bool:
+        """Whether so much was learned that the tasks should know, and it makes a difference to them."""
         news = self._learned - self._published
         if not news or (news < GROWTH * self._published and self._clock() - self._published_at < OLDEST_S):
             return False
         before = self._editions.get(self.edition, {})
-        for name, state in self._states.items():
-            if name not in before or not _same(self._table(name, state, 1), self._table(name, before[name][1], 1)):
+        for name in (name for name in self._states if name in self._keys):
+            width = plan.widths.get(name, 1)
+            old = self._table(name, before[name].state, width) if name in before else {}
+            if not _same(self._table(name, self._states[name], width), old):
                 return True
         self._published, self._published_at = self._learned, self._clock()
         return False
 
     def _publish(self) -> None:
         number = self.edition + 1
-        contents = {name: (self._keys[name], state) for name, state in self._states.items() if name in self._keys}
+        contents = {
+            name: Known(repr(self._learners[name]), self._keys[name], state)
+            for name, state in self._states.items()
+            if name in self._keys
+        }
         if self._store is not None:
             try:
                 self._store.save(number, _flat(contents))
-            except OSError as error:  # a full disk must not stop the run
-                log.warning("what groupings learned cannot be saved (%s); the last edition stays in force", error)
+            except Exception as error:  # noqa: BLE001  a full disk, or a state that is no arrays, must not stop the run
+                self._tell_once("", f"what groupings learned cannot be saved ({error!r}); the last edition stays in force")
                 return
         self._editions[number] = contents
         for old in sorted(self._editions)[:-KEPT]:
@@ -164,13 +175,24 @@ class Routing:
     def _table(self, name: str, state: State, width: int) -> Table:
         try:
             return self._learners[name].table(state, width)
-        except Exception:
-            log.exception("the grouping of operator %r cannot tell what it knows; it starts from nothing", name)
+        except Exception:  # noqa: BLE001
+            self._tell_once(name, "cannot tell what it knows; it routes without it")
             return {}
 
-    def _recall(self, edition: int) -> Mapping[str, tuple[tuple[str, ...], State]]:
-        if edition in self._editions or edition == 0:
-            return self._editions.get(edition, {})
+    def _tell_once(self, name: str, trouble: str) -> None:
+        if (name, trouble) not in self._failing:
+            log.warning("%s%s", f"the grouping of operator {name!r} " if name else "", trouble, exc_info=bool(name))
+        self._failing.add((name, trouble))
+
+    def _fits(self, name: str, known: Known) -> bool:
+        """Whether what is known is of this grouping, with these parameters, and by this key."""
+        own = name in self._learners and known.grouping == repr(self._learners[name])
+        return own and self._given[name] in ((), known.key)
+
+    def _recall(self, edition: int) -> Edition:
+        found = self._editions.get(edition)
+        if found is not None or edition == 0:
+            return found or {}
         arrays = self._store.load(edition) if self._store else None
         if arrays is None:  # nothing of that batch was committed, so another route is as good
             log.warning("edition %d of what groupings learned is gone; its batch is routed without it", edition)
@@ -178,39 +200,44 @@ class Routing:
         return _nested(arrays)
 
     def _restore(self) -> None:
-        """Go on from the last edition, as far as it fits."""
-        last = self._store.latest() if self._store else 0
-        if not last:
+        """Go on from the last edition that can be read, as far as it fits. A search that found nothing begins anew."""
+        self.edition = last = self._store.latest() if self._store else 0
+        for number in range(last, max(0, last - KEPT), -1):
+            arrays = self._store.load(number) if self._store else None
+            if arrays is None:
+                continue
+            self._editions[last] = {n: known for n, known in _nested(arrays).items() if self._fits(n, known)}
+            for name, known in self._editions[last].items():
+                if known.key or not self._by_key(name):
+                    self._states[name], self._keys[name] = known.state, known.key
             return
-        self.edition = last
-        contents = self._recall(last)
-        self._editions[last] = contents
-        for name, (key, state) in contents.items():
-            if name in self._learners and self._given[name] in ((), key) and state.keys() == self._states[name].keys():
-                self._states[name] = state
-                self._keys.setdefault(name, key)
 
 
 def _same(one: Table, other: Table) -> bool:
+    """Whether two tables route all but alike: the same keys, and costs that are nearly the same."""
     if one.keys() != other.keys():
         return False
-    return all(
-        one[name].shape == other[name].shape and np.allclose(one[name], other[name], rtol=SAME, atol=1e-12) for name in one
-    )
+    return all(one[name].shape == other[name].shape and _near(one[name], other[name]) for name in one)
 
 
-def _flat(contents: Mapping[str, tuple[tuple[str, ...], State]]) -> dict[str, npt.NDArray[Any]]:
+def _near(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    whole = one.dtype.kind != "f"
+    return bool((one == other).all()) if whole else np.allclose(one, other, rtol=SAME, atol=1e-12)
+
+
+def _flat(contents: Edition) -> dict[str, npt.NDArray[Any]]:
     """Everything in one mapping of arrays, as a file holds it."""
     flat: dict[str, npt.NDArray[Any]] = {}
-    for name, (key, state) in contents.items():
-        flat[f"{name}/"] = np.array(key, dtype=np.str_)
-        flat.update({f"{name}/{part}": array for part, array in state.items()})
+    for name, known in contents.items():
+        flat[f"{name}/"] = np.array([known.grouping, *known.key], dtype=np.str_)
+        flat.update({f"{name}/{part}": array for part, array in known.state.items()})
     return flat
 
 
-def _nested(arrays: Arrays) -> dict[str, tuple[tuple[str, ...], State]]:
-    contents: dict[str, tuple[tuple[str, ...], State]] = {}
+def _nested(arrays: Arrays) -> dict[str, Known]:
+    contents: dict[str, Known] = {}
     for name in (path[:-1] for path in arrays if path.endswith("/")):
         parts = {path.removeprefix(f"{name}/"): array for path, array in arrays.items() if path.startswith(f"{name}/")}
-        contents[name] = (tuple(map(str, parts.pop(""))), parts)
+        grouping, *key = map(str, parts.pop(""))
+        contents[name] = Known(grouping, tuple(key), parts)
     return contents

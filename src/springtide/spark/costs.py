@@ -21,8 +21,9 @@ Arrived = Sequence[tuple[pa.RecordBatch, Seconds]]
 
 
 def summed(task: int, key: tuple[str, ...], arrived: Arrived) -> TaskCosts:
-    """What the records cost, by key."""
-    keys = np.concatenate([key_hashes(batch, key) for batch, _ in arrived])
+    """What the records cost, by key; without one, as if all had the same."""
+    hashed = [key_hashes(batch, key) if key else np.zeros(batch.num_rows, dtype=np.uint64) for batch, _ in arrived]
+    keys = np.concatenate(hashed)
     costs = TaskCosts.of(task, keys, np.concatenate([seconds for _, seconds in arrived]))
     if len(costs.keys) <= MOST_KEYS:
         return costs

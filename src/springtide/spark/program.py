@@ -53,6 +53,7 @@ class Node:
     staging: Staging | None = None  # for sinks; None discards
     readers: Mapping[str, schemas.Reader] = field(default_factory=dict)  # for the fields of input_record
     learns: bool = False  # whether its grouping wants to know what records cost
+    learns_by_key: bool = True
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def _node(
         staging=staging,
         readers=schemas.readers(record, offered) if wants_records and record is not None else {},
         learns=isinstance(grouping, Learner),
+        learns_by_key=getattr(grouping, "by_key", True),
     )  # fmt: skip
 
 

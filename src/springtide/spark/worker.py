@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from springtide.model.topology import Kind, OnError
-from springtide.policy.group import Route, Share
-from springtide.policy.group.cost_key import NOTHING, Variance, variances
+from springtide.policy.group import Route, Share, checked
+from springtide.policy.group.cost_key import variances
 from springtide.spark import blocks, costs, staging
 from springtide.spark.blocks import BlockKind, Header
 from springtide.spark.chunk import Chunk, Refused
@@ -117,7 +117,7 @@ class Task:
 
     def take(self, node: Node, chunk: Chunk) -> None:
         """Records that were sent to an operator. If its grouping learns, see what each of them costs in this task."""
-        if not node.learns or self.routes[node.number].key == ():
+        if not node.learns or (self.routes[node.number].key == () and node.learns_by_key):
             self.receive(node, chunk)
             return
         batch = chunk.batch()
@@ -235,8 +235,7 @@ class Task:
                 raise TypeError(f"map_batches wants a pyarrow.RecordBatch back, got {type(result).__name__}")
             assert node.schema is not None
             fitted = result.select(node.schema.names).cast(node.schema)
-            one_to_one = fitted.num_rows == batch.num_rows
-            return Chunk(node.schema, batch=fitted, origins=chunk.origins if one_to_one else None)
+            return Chunk(node.schema, batch=fitted)  # which of its rows a record became is not known
         except Exception as error:  # noqa: BLE001  the batch is the unit that fails, with all its records
             for row in batch.to_pylist():
                 self._failed(node, row, error)
@@ -311,10 +310,9 @@ class Task:
         for number, arrived in self.arrived.items():
             node, key = self.program.nodes[number], self.routes[number].key
             if key is None:
-                sums = self.outcome.variances.setdefault(node.name, {})
-                for batch, seconds in arrived:
-                    for column, one in variances(batch, seconds).items():
-                        sums[column] = one.plus(Variance(*sums.get(column, NOTHING)))
+                rows = pa.Table.from_batches([batch for batch, _ in arrived]).combine_chunks().to_batches()[0]
+                told = variances(rows, np.concatenate([seconds for _, seconds in arrived])[: rows.num_rows])
+                self.outcome.variances[node.name] = {column: tuple(one) for column, one in told.items()}
             else:
                 replica = self.origin - self.plan.ranges[number][0]
                 header = Header(BlockKind.COSTS, 0, number, 0, self.origin, self.plan.level, self.gate, self.origin, 0)
@@ -326,7 +324,8 @@ class Task:
         assert node.grouping is not None
         first, width = self.plan.ranges[node.number]
         route = self.routes[node.number]
-        targets = node.grouping.route(Share.of(batch, route.key or (), width, self.origin, self.batch), route.table)
+        share = Share.of(batch, route.key or (), width, self.origin, self.batch)
+        targets = checked(node.grouping.route(share, route.table), share, node.grouping.name, node.name)
         order = np.argsort(targets, kind="stable")
         sorted_rows = batch.take(pa.array(order))
         counts = np.bincount(targets, minlength=width)

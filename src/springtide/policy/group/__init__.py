@@ -89,9 +89,23 @@ class Grouping(Protocol):
         ...
 
 
+def checked(targets: Targets, share: Share, grouping: str, operator: str) -> Targets:
+    """A route, or an error if records would be lost by it: as many targets as records, and all of them there."""
+    if targets.shape != (share.rows,) or (share.rows and not (targets.min() >= 0 and targets.max() < share.width)):
+        raise OptionError(
+            f"the grouping {grouping!r} of operator {operator!r} is to give a target from 0 to {share.width - 1} for each of"
+            f" {share.rows} records; it gave {targets!r}"
+        )
+    return targets
+
+
 @runtime_checkable
 class Learner(Protocol):
-    """A grouping that learns what records cost. Pure: what it knows is in the state, which the caller keeps."""
+    """A grouping that learns what records cost. Pure: what it knows is in the state, which the caller keeps.
+
+    Arrays of fixed names make up the state. While the table is empty, records are dealt out in turn. A class attribute
+    ``by_key = False`` says that it learns what tasks take, whatever the key.
+    """
 
     def initial(self) -> State:
         """What is known before the first report."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,13 @@ AS_GOOD = 0.02
 """Of columns that explain as much as the best one but for this, the one with the fewest values wins: it learns fastest."""
 SAMPLE = 1_000
 """The most records of a task that are looked at: hashing a column of text takes a microsecond a value."""
+
+
+LOOKED_AT = 20_000
+"""Records after which the search is given up, if columns could be judged by then."""
+
+ENOUGH = 4
+"""A half of the search begins anew at so many times the least freedom; so many that found nothing are enough to give up."""
 
 
 class Variance(NamedTuple):
@@ -95,3 +103,42 @@ def choose(columns: Mapping[str, Variance]) -> tuple[str, float] | None:
     good = [name for name, share in judged.items() if share >= best - AS_GOOD]
     chosen = min(good, key=lambda name: columns[name].values)
     return chosen, judged[chosen]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to: the columns to go by, none if no column drives the cost, and why."""
+
+    key: tuple[str, ...]
+    reason: str
+
+
+class Search:
+    """Looks for the column that drives the cost, batch by batch.
+
+    Batches are added up in two halves, turn about, and a column is chosen only if both say so: one call that takes half a
+    second, as the first one in a process may, hides what drives the others, or makes any column with a value of its own for it
+    explain everything, in the half that it falls in. A half that has seen enough without agreement begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._halves: tuple[dict[str, Variance], ...] = ({}, {})
+        self._turn, self._seen, self._fruitless = 0, 0.0, 0
+
+    def add(self, columns: Mapping[str, tuple[float, ...]]) -> Found | None:
+        """Add what a batch tells of every column; what the search has come to, None as long as it goes on."""
+        half = self._halves[self._turn]
+        if max((column.freedom for column in half.values()), default=0.0) >= ENOUGH * LEAST_FREEDOM:
+            self._fruitless += choose(half) is None
+            half.clear()
+        for column, more in columns.items():
+            half[column] = half.get(column, NOTHING).plus(Variance(*more))
+        self._seen += max((more[0] for more in columns.values()), default=0.0)
+        one, other = (choose(half) for half in self._halves)
+        if one is not None and other is not None and one[0] == other[0]:
+            share = min(one[1], other[1])
+            return Found((one[0],), f"column {one[0]!r} explains {100 * share:.0f} % of its records' costs")
+        self._turn = 1 - self._turn
+        if self._seen >= LOOKED_AT and self._fruitless >= ENOUGH:
+            return Found((), "no column explains its records' costs; they are dealt out in turn")
+        return None

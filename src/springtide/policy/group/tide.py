@@ -25,15 +25,18 @@ import numpy.typing as npt
 from springtide.model.costs import Hashes, TaskCosts
 from springtide.policy.group import Online, Share, State, Table, Targets, count_min, tide_online
 from springtide.policy.group.greedy import in_turn, longest_first
-from springtide.policy.group.tide_online import TRIED
 from springtide.policy.registry import parameter, validate
 
 Floats = npt.NDArray[np.float64]
 
 
-SOONER = 50
-"""A replica's speed has a half-life so many times shorter than a key's cost."""
+REMEMBERED = 20
+"""Batches over which a replica's speed is averaged."""
+SURE = 3.0
+"""Standard errors by which a replica's speed has to differ from the others', on average, to be believed. Its records of one
+batch may be off by a tenth, and a factor that follows that makes the next batch uneven."""
 
+AGEING = ("weights", "seconds", "F", "W", "noise")
 ALIKE = 0.05
 """Costs that spread by less, over their mean, are taken for the same, and records dealt out in turn, as Spark's JVM can do
 without a stage of Python."""
@@ -79,7 +82,7 @@ class Tide:
             "keys": np.zeros(0, dtype=np.uint64), "weights": none, "seconds": none,  # the exact ones
             "F": counted, "W": summed,  # the others
             "noise": np.zeros(2),  # squares of what single records differ from their key's mean, and how many
-            "observed": none, "expected": none,  # seconds of each replica, and what they were thought to be
+            "speed": none, "speed_squared": none, "batches": none,  # of each replica: log(seconds / expected), on average
         }  # fmt: skip
 
     def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
@@ -87,8 +90,8 @@ class Tide:
         if not tasks:
             return state
         aged = self._aged(state, sum(task.rows for task in tasks))
-        speeds = self._speeds(state, aged, width, tasks)
-        factors = _factors({**aged, **speeds}, width)
+        speeds = _speeds(state, width, tasks)
+        factors = _factors(speeds, width)
         keys, places = np.unique(np.concatenate([task.keys for task in tasks]), return_inverse=True)
         counts = _sums(places, [task.counts for task in tasks])
         seconds = _sums(places, [task.seconds / factors[task.task] for task in tasks])
@@ -138,20 +141,9 @@ class Tide:
         return costs
 
     def _aged(self, state: State, records: int) -> dict[str, Any]:
-        """What was learned, after so many more records: speeds change at a stroke, so they are forgotten sooner."""
-        halves = dict.fromkeys(state, self.half_life) | dict.fromkeys(("observed", "expected"), self.half_life / SOONER)
-        return {name: values if name == "keys" else values * 0.5 ** (records / halves[name]) for name, values in state.items()}
-
-    @staticmethod
-    def _speeds(state: State, aged: State, width: int, tasks: Sequence[TaskCosts]) -> dict[str, Floats]:
-        """Of each replica, the seconds that its records took, and those that they were expected to take."""
-        observed, expected = (_resized(aged[name], width) for name in ("observed", "expected"))
-        costs = _believed(state)[0] if len(state["keys"]) else np.zeros(0)
-        for task in tasks:
-            at, known = _found(state["keys"], task.keys)
-            observed[task.task] += task.seconds[known].sum()
-            expected[task.task] += task.counts[known] @ costs[at[known]] if len(costs) else 0.0
-        return {"observed": observed, "expected": expected}
+        """What was learned, after so many more records."""
+        kept = 0.5 ** (records / self.half_life)
+        return {name: values * kept if name in AGEING else values for name, values in state.items()}
 
     def _bounded(self, state: dict[str, Any]) -> State:
         """If there are more keys than are kept exactly, the cheapest of them move into the sketch, a tenth at a time."""
@@ -230,6 +222,27 @@ def _spread(values: Floats, weights: Floats) -> float:
     return float(np.average((values - mean) ** 2, weights=weights) ** 0.5 / mean) if mean > 0 else 0.0
 
 
+def _speeds(state: State, width: int, tasks: Sequence[TaskCosts]) -> dict[str, Floats]:
+    """How much longer than expected each replica took, beside the others, averaged over the last batches."""
+    names = ("speed", "speed_squared", "batches")
+    mean, squared, batches = (_resized(state[name], width) for name in names)
+    if len(state["keys"]):
+        costs, _ = _believed(state)
+        took, thought = np.zeros(width), np.zeros(width)
+        for task in tasks:
+            at, known = _found(state["keys"], task.keys)
+            took[task.task] += task.seconds[known].sum()
+            thought[task.task] += task.counts[known] @ costs[at[known]]
+        seen = np.flatnonzero((took > 0) & (thought > 0))
+        if len(seen) > 1:
+            off = np.log(took[seen] / thought[seen])
+            off -= off.mean()
+            batches[seen] = np.minimum(batches[seen] + 1, REMEMBERED)
+            mean[seen] += (off - mean[seen]) / batches[seen]
+            squared[seen] += (off**2 - squared[seen]) / batches[seen]
+    return dict(zip(names, (mean, squared, batches), strict=True))
+
+
 def _resized(values: Floats, width: int) -> Floats:
     sized = np.zeros(width)
     sized[: min(width, len(values))] = values[:width]
@@ -237,10 +250,9 @@ def _resized(values: Floats, width: int) -> Floats:
 
 
 def _factors(state: State, width: int) -> Floats:
-    """Each replica's speed factor: 1 for the mean, more for a slow one; near 1 as long as little of it was seen."""
-    observed, expected = _resized(state["observed"], width), _resized(state["expected"], width)
-    if expected.sum() <= 0 or not state["weights"].sum() > 0:
-        return np.ones(width)
-    tried = TRIED * state["seconds"].sum() / state["weights"].sum()
-    factors = (observed + tried) / (expected + tried)
-    return np.asarray(np.clip(factors / factors.mean(), 0.1, 10.0))
+    """Each replica's speed factor: 1 unless it was slower or faster than the others for long enough to be sure."""
+    mean, squared, batches = (_resized(state[name], width) for name in ("speed", "speed_squared", "batches"))
+    error = np.sqrt(np.maximum(squared - mean**2, 0.0) / np.maximum(batches, 1.0))
+    sure = (batches >= REMEMBERED / 2) & (np.abs(mean) > SURE * error)
+    factors = np.exp(np.clip(np.where(sure, mean, 0.0), -2.3, 2.3))
+    return np.asarray(factors / factors.mean())
