@@ -222,6 +222,16 @@ def test_constants_are_found_again() -> None:
     assert again["latency_ms"]["mean"] == pytest.approx(truth["latency_ms"]["mean"], rel=0.05)
 
 
+def test_a_triggers_pause_is_no_part_of_the_gap() -> None:
+    wanted = Constants(batch_s=0.030, stage_s=0.012, task_s=0.004, row_s=0.000_02, gap_s=0.015)
+    model = line(900.0, 0.0005)
+    paused = run(model, wanted, records=30_000, trigger=0.5)
+    found = fit(model.topology.stages, paused.reports)
+    assert found.gap_s == pytest.approx(wanted.gap_s, rel=0.05)
+    again = run(model, found, records=30_000, trigger=0.5)
+    assert again.summary["batches"] == pytest.approx(paused.summary["batches"], abs=1)
+
+
 def test_too_few_batches_are_refused() -> None:
     reports = run(line(), Constants(), records=200).reports
     with pytest.raises(OptionError, match="let it run longer"):

@@ -75,9 +75,14 @@ def fit(stages: Mapping[str, int], reports: Sequence[BatchReport]) -> Constants:
     rows = np.array([report.rows_in for report in used], dtype=np.float64)
     fixed, per_task, per_row = _fitted(rest, tasks, rows)
     stage = min(_between_stages(used, stages), fixed / count)
-    gaps = sorted(after.started - before.committed for before, after in itertools.pairwise(used))
+    gaps = sorted(after.started - before.committed - _pause_s(before) for before, after in itertools.pairwise(used))
     gap = statistics.median(gaps[: max(1, len(gaps) // 2)]) if gaps else 0.0  # the shortest half: others wait for records
     return Constants(fixed - count * stage, stage, per_task, per_row, max(0.0, gap))
+
+
+def _pause_s(report: BatchReport) -> float:
+    """How long the trigger held the next batch back."""
+    return max(0.0, report.plan.trigger_s - report.duration_s)
 
 
 def critical_s(report: BatchReport, stages: Mapping[str, int]) -> float:
