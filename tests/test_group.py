@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.errors import OptionError
-from springtide.policy.group import Grouping, Share
+from springtide.policy.group import Grouping, Share, checked
 from springtide.policy.group.hash import Hash
 from springtide.policy.group.keys import key_hashes
 from springtide.policy.group.round_robin import RoundRobin
@@ -273,3 +273,13 @@ def test_hash_never_changes() -> None:
     """A checkpoint outlives a release: with another hash, keys would part from their state."""
     made = subprocess.run([sys.executable, "-c", PINNED], capture_output=True, text=True, check=True)
     assert made.stdout.strip() == "['0xf6df8ee2adc92a95', '0x631461538a06b6ef']"
+
+
+def test_a_route_that_would_lose_records_is_refused() -> None:
+    share = Share(3, width=2)
+    for wrong in ([0, 1], [0, 1, 2], [0, -1, 1], [[0, 1, 1]]):
+        with pytest.raises(OptionError, match=r"'mine' of operator 'work' is to give a target from 0 to 1 for each of 3"):
+            checked(np.array(wrong), share, "mine", "work")
+    right = np.array([0, 1, 1])
+    assert checked(right, share, "mine", "work") is right
+    assert checked(np.zeros(0, dtype=np.int64), Share(0, width=1), "mine", "work").shape == (0,)

@@ -147,22 +147,22 @@ def test_a_cost_is_noted_where_it_arises(name: str) -> None:
     assert found is not None
     assert found.task == 2
     assert found.rows == 7
-    assert seconds[5] == pytest.approx(0.04, abs=0.01)
-    assert seconds[3] == pytest.approx(0.04, abs=0.01)
-    assert max(seconds[1], seconds[2], seconds[-1]) < 0.01
+    assert min(seconds[5], seconds[3]) >= 0.0399  # as they slept; a busy machine may let them sleep longer
+    assert max(seconds[1], seconds[2], seconds[-1]) < 0.5 * min(seconds[5], seconds[3])
 
 
 def test_records_that_are_doubled_cost_what_all_their_copies_cost() -> None:
     found, _ = measured(head(source()).flat_map(some, name="some").map(slow, name="behind"), [3, 5, 5, 4])
     seconds = seconds_of(found)
-    assert seconds[5] == pytest.approx(2 * 2 * 0.04, abs=0.02), "two records, two copies of each"
-    assert seconds[3] < 0.01, "no copy"
+    assert seconds[5] >= 2 * 2 * 0.0399, "two records, two copies of each"
+    assert seconds[3] < 0.25 * seconds[5], "no copy"
 
 
 def test_the_cost_of_a_whole_batch_is_spread_over_its_rows() -> None:
     found, _ = measured(head(source(), upper, "map_batches"), [1, 2, 2, 3])
     seconds = seconds_of(found)
-    assert seconds[2] == pytest.approx(0.02, abs=0.005)
+    assert seconds[2] >= 0.0199
+    assert seconds[2] == pytest.approx(2 * seconds[1])
     assert seconds[1] == pytest.approx(seconds[3])
 
 

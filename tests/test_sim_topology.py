@@ -111,6 +111,42 @@ def test_chains_fold_into_their_head(tmp_path: Path) -> None:
     assert model.topology == topology(parallelism=5)
 
 
+def united(**options: Any) -> st.Topology:
+    """Two sources, one three times as fast as the other, and a chain in the tasks of both."""
+    sources = [st.source.generate(number, rate=rate, limit=5 * rate, name=name) for name, rate in (("a", 30), ("b", 10))]
+    return sources[0].union(sources[1]).map(wait, **options).map(same_number).to(st.sink.discard(), name="end").named("united")
+
+
+def same_number(one: Number) -> Number:
+    return one
+
+
+@pytest.mark.parametrize("mode", ["continuous", "micro-batch"])
+def test_a_chain_behind_a_union_of_sources_is_one_operator_to_the_policy(mode: str) -> None:
+    model = model_of(united())
+    assert [(o.name, [e.source for e in o.edges]) for o in model.operators] == [("wait@a", ["a"]), ("wait@b", ["b"])]
+    for operator in model.operators:
+        assert [(name, rows) for name, _, rows in operator.folded][:1] == [("wait", 1.0)]
+        assert operator.cost.seconds.max() >= 0.003, "all of its work, not half of it"  # type: ignore[attr-defined]
+    outcome = simulate(united(), mode=mode, policy="static", settings={"degree": 2}, grouping="round-robin", duration=10)
+    assert outcome.summary["rows_in"] == outcome.summary["rows_out"] == 200
+    assert {operator.name for operator in outcome.snapshots[0].operators} == {"wait", "same_number", "end"}
+    assert sum(snapshot["wait"].rows_in for snapshot in outcome.snapshots) == pytest.approx(200, abs=2)
+    assert outcome.snapshots[0].plan.degrees == {"wait": 2, "same_number": 2, "end": 2}
+    for report in outcome.reports:
+        tasks = [task.task for task in report.tasks if task.operator == "wait"]
+        assert tasks == list(range(len(tasks))), "tasks are numbered over all inputs of the union"
+
+
+def test_a_chain_behind_a_union_of_chains_does_all_of_its_work() -> None:
+    a, b = (st.source.generate(number, rate=10, limit=50, name=name) for name in ("a", "b"))
+    whole = a.map(same_number).union(b).map(wait).to(st.sink.discard()).named("half")
+    model = model_of(whole)
+    assert [o.name for o in model.operators] == ["same_number", "wait"]
+    rows = [dict((name, rows) for name, _, rows in o.folded) for o in model.operators]
+    assert [one["wait"] for one in rows] == pytest.approx([1.0, 1.0])
+
+
 def test_what_belongs_together_stays_together(tmp_path: Path) -> None:
     outcome = simulate(
         topology(), costs=written(tmp_path), trace=Rate((0.0,), (5.0,), 60.0), grouping="round-robin", duration=70,

@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 import springtide as st
+from springtide.errors import OptionError
 from springtide.model.topology import Topology
-from springtide.policy.group import Grouping, Route
+from springtide.policy.group import Grouping, Route, Share, Table
 from springtide.policy.group.hash import Hash
 from springtide.policy.group.round_robin import RoundRobin
 
@@ -729,3 +732,15 @@ def test_staged_files_hold_what_was_staged(tmp_path: Path) -> None:
     import pyarrow.parquet
 
     assert pyarrow.parquet.read_table(parquet["staged"]).num_rows == 4
+
+
+def short(self: RoundRobin, share: Share, table: Table) -> npt.NDArray[np.int64]:
+    """A route that forgets the last record."""
+    return np.zeros(share.rows - 1, dtype=np.int64)
+
+
+def test_a_route_that_would_lose_records_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RoundRobin, "route", short)
+    topology = one_stage(lambda s: s.map(Step(1), schema=Item, name="work", grouping="round-robin"))
+    with pytest.raises(OptionError, match="of operator 'work' is to give a target"):
+        run(topology, {"source": [[Item(n, "k") for n in range(4)]]}, {"work": 2}, random.Random(1))
