@@ -131,7 +131,8 @@ def test_a_chain_behind_a_union_of_sources_is_one_operator_to_the_policy(mode: s
     outcome = simulate(united(), mode=mode, policy="static", settings={"degree": 2}, grouping="round-robin", duration=10)
     assert outcome.summary["rows_in"] == outcome.summary["rows_out"] == 200
     assert {operator.name for operator in outcome.snapshots[0].operators} == {"wait", "same_number", "end"}
-    assert sum(snapshot["wait"].rows_in for snapshot in outcome.snapshots) == pytest.approx(200, abs=2)
+    told = sum(snapshot["wait"].rows_in for snapshot in outcome.snapshots)
+    assert 160 <= told <= 200, "all but those after the last cycle"
     assert outcome.snapshots[0].plan.degrees == {"wait": 2, "same_number": 2, "end": 2}
     for report in outcome.reports:
         tasks = [task.task for task in report.tasks if task.operator == "wait"]
@@ -143,7 +144,7 @@ def test_a_chain_behind_a_union_of_chains_does_all_of_its_work() -> None:
     whole = a.map(same_number).union(b).map(wait).to(st.sink.discard()).named("half")
     model = model_of(whole)
     assert [o.name for o in model.operators] == ["same_number", "wait"]
-    rows = [dict((name, rows) for name, _, rows in o.folded) for o in model.operators]
+    rows = [{name: per for name, _, per in o.folded} for o in model.operators]
     assert [one["wait"] for one in rows] == pytest.approx([1.0, 1.0])
 
 

@@ -92,9 +92,11 @@ class MicroBatches:
         at = started
         for level in range(max(self._level.values()) + 1):
             at += self._constants.stage_s
-            here = [operator for operator in self.model.operators if self._level[operator.name] == level]
+            here = [operator for operator in self.model.operators if self._level[operator.head] == level]
             at = self._stage(here, plan, routes, coming, at, tasks, costs)
-        exits = {o.name: sum(len(batch.at) for batch in coming[o.name]) for o in self.model.exits}
+        exits = dict.fromkeys((operator.head for operator in self.model.exits), 0)
+        for operator in self.model.exits:
+            exits[operator.head] += sum(len(batch.at) for batch in coming[operator.name])
         committed = at + self._constants.batch_s + self._constants.row_s * rows
         self.now, self.number = committed, self.number + 1
         created = np.sort(np.concatenate([batch.created for batch in taken]))
@@ -110,10 +112,12 @@ class MicroBatches:
         """Run the operators of one stage, whose tasks are launched one after the other; when its last task ends."""
         slots = [at] * self._slots
         launched = last = at
+        tasks_of: dict[str, int] = {}  # a chain behind a union has tasks of each of the union's inputs
         for operator in operators:
             parts = self._parts(operator, plan, routes, coming[operator.name])
             told = []
             for number, (part, factors) in enumerate(zip(parts, self._factors(operator, parts, at), strict=True)):
+                task = tasks_of.get(operator.head, 0) + number
                 seconds = np.empty(len(part.at))
                 operator.cost.draw(self._random[operator.name], part.item, seconds)
                 seconds *= factors
@@ -122,9 +126,10 @@ class MicroBatches:
                 end = begin + float(seconds.sum())
                 heapreplace(slots, end)
                 last = max(last, end)
-                tasks += _reports(operator, number, len(part.at), begin, end)
+                tasks += _reports(operator, task, len(part.at), begin, end)
                 if isinstance(self._groupings[operator.name], Learner) and len(part.at):
                     told.append(TaskCosts.of(number, _keys(operator, part), seconds))
+            tasks_of[operator.head] = tasks_of.get(operator.head, 0) + len(parts)
             if told:
                 costs[operator.name] = tuple(told)
             self._send(operator.name, parts, coming)
@@ -155,9 +160,9 @@ class MicroBatches:
 
     def _parts(self, operator: Operator, plan: Plan, routes: Mapping[str, Route], coming: Sequence[Batch]) -> list[Batch]:
         """What each task of an operator gets."""
-        if self.model.topology[operator.name].chained:  # it runs in the tasks of its upstream
+        if self.model.topology[operator.head].chained:  # it runs in the tasks of its upstream
             return list(coming)
-        width = max(1, plan.widths.get(operator.name, 1))
+        width = max(1, plan.widths.get(operator.head, 1))
         grouping, table = self._groupings[operator.name], routes.get(operator.name, Route()).table
         parts: list[list[Batch]] = [[] for _ in range(width)]
         for origin, batch in enumerate(coming):

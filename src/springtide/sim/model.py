@@ -117,6 +117,11 @@ class Operator:
         return self.members or ((self.name, 1.0, 1.0),)
 
     @property
+    def head(self) -> str:
+        """The topology's operator that it stands for: the first of those that are folded into it."""
+        return self.folded[0][0]
+
+    @property
     def phases(self) -> tuple[Speeds, ...]:
         """Its speeds, in the order in which they follow one another; before the first of them every replica has 1."""
         ordered = tuple(sorted(self.speeds, key=lambda speeds: (speeds.from_record, speeds.from_s)))

@@ -56,17 +56,23 @@ def _members(topology: Topology, chain: list[Declared]) -> list[Declared]:
 
 
 def _name(topology: Topology, chains: dict[str, list[Declared]], head: str) -> str:
-    """A source's chain goes by its first operator; the source keeps its own name for what it brings."""
+    """A source's chain goes by its first operator; the source keeps its own name for what it brings.
+
+    Behind a union of sources the first operator is the same for all of them: then the chain's name has both.
+    """
     if topology[head].kind is not Kind.SOURCE:
         return head
-    members = _members(topology, chains[head])
-    return members[0].name if members else head
+    firsts = {source.name: _members(topology, chains[source.name])[:1] for source in topology.sources}
+    if not firsts[head]:
+        return head
+    shared = list(firsts.values()).count(firsts[head]) > 1
+    return f"{firsts[head][0].name}@{head}" if shared else firsts[head][0].name
 
 
 def _operator(topology: Topology, samples: Samples, chains: dict[str, list[Declared]], head: str) -> Operator:
     chain, first = _members(topology, chains[head]), topology[head]
     coming = _coming(topology, samples, chains, head)
-    parts = {member.name: samples.rows[member.name] * _share(samples, chains, head, member) for member in chain}
+    parts = {m.name: samples.rows[m.name] * _share(topology, samples, chains, m) * (coming > 0) for m in chain}
     work = {name: rows * samples.seconds[name] for name, rows in parts.items()}
     total = sum(work.values(), np.zeros(samples.count))
     spent, entered = float(total.sum()), float(coming.sum()) or 1.0
@@ -92,9 +98,11 @@ def _coming(topology: Topology, samples: Samples, chains: dict[str, list[Declare
     return samples.rows[head]
 
 
-def _share(samples: Samples, chains: dict[str, list[Declared]], head: str, member: Declared) -> float:
-    """One that runs in the tasks of several chains, behind a union, is shared out evenly."""
-    return 1.0 / sum(member in chain for chain in chains.values())
+def _share(topology: Topology, samples: Samples, chains: dict[str, list[Declared]], member: Declared) -> Floats:
+    """One that runs in the tasks of several chains, behind a union, is shared out evenly among those that a sample reaches."""
+    homes = [_coming(topology, samples, chains, head) > 0 for head, chain in chains.items() if member in chain]
+    shares: Floats = 1.0 / np.maximum(np.sum(homes, axis=0), 1.0)
+    return shares
 
 
 def _edges(
