@@ -32,7 +32,7 @@ from springtide.spark import blocks, staging, worker
 from springtide.spark.blocks import BlockKind
 from springtide.spark.program import CREATED, Program, Staging, compile_topology
 from springtide.spark.shipping import Shipment
-from springtide.spark.worker import SEQUENCE, Entry, Port, Stage, StagePlan
+from springtide.spark.worker import Entry, Port, Stage, StagePlan
 
 NOWHERE = Staging("nowhere", "parquet")
 BATCH = 7
@@ -696,21 +696,6 @@ def test_rows_of_an_unordered_source_are_routed_by_their_content_alone(order: ra
     cuts = [rows[i::parts] for i in range(parts)]
     made = [pa.RecordBatch.from_pylist(part, schema=schema) for part in cuts]
     assert entered(topology, schema, made, Port(0), 0) == wanted
-
-
-@settings(max_examples=20, deadline=None)
-@given(some.randoms(use_true_random=False))
-def test_rows_that_the_jvm_dealt_out_are_put_back_in_sequence(order: random.Random) -> None:
-    topology = (
-        st.source.generate(item, rate=1).map(Step(0), name="work", grouping="round-robin")
-        .map(Step(1), name="then", grouping="round-robin").to(st.sink.discard()).named("t")
-    )  # fmt: skip
-    schema = pa.schema({"n": pa.int64(), "k": pa.string(), CREATED: pa.int64(), SEQUENCE: pa.int64()})
-    rows = [{"n": n, "k": "k", CREATED: 0, SEQUENCE: (n % 2 << 33) + n} for n in range(30)]
-    port = Port(0, None, 1)
-    wanted = entered(topology, schema, [pa.RecordBatch.from_pylist(rows, schema=schema)], port, 1)
-    order.shuffle(rows)
-    assert entered(topology, schema, [pa.RecordBatch.from_pylist(rows, schema=schema)], port, 1) == wanted
 
 
 def test_staged_files_hold_what_was_staged(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@
                              split ⇒ tag
                              split + tag → everything
 
-It has what the protocol has to hold for: records dealt out in turn by the JVM, by a hash, and by what they are expected
-to cost, or in turn by Python; operators fused into one task; a fan-out, a union, two ``files`` sinks, one of which gets
-records from two stages; and records that fail in two of them. The last shuffle goes by the records' position, and what
-was learned before, so it shows when a stage that is recomputed does not put its records into the same order. Every
-record sleeps a little, so that a kill at a random instant mostly lands inside a stage.
+It has what the protocol has to hold for: records dealt out in turn, by a hash, and by what they are expected to cost;
+operators fused into one task; a fan-out, a union, two ``files`` sinks, one of which gets records from two stages; and
+records that fail in two of them. The last shuffle goes by the records' position, and what was learned before, so it
+shows when a stage that is recomputed does not put its records into the same order. Every record sleeps a little, so
+that a kill at a random instant mostly lands inside a stage.
 
 What it does is told by one JSON document in the environment, so that ``springtide run job.py:topology`` can run it too.
 """

@@ -17,14 +17,13 @@ from springtide.errors import RunError
 from springtide.model.costs import TaskCosts
 from springtide.model.topology import Kind
 from springtide.policy.group import Route
-from springtide.policy.group.round_robin import RoundRobin
 from springtide.spark import blocks, costs
 from springtide.spark.blocks import BlockKind
 from springtide.spark.internals import Stages, detached
 from springtide.spark.program import Node, Program
 from springtide.spark.shipping import Shipment, ship
 from springtide.spark.sources import columns
-from springtide.spark.worker import SEQUENCE, Entry, Port, Stage, StagePlan, decode
+from springtide.spark.worker import Entry, Port, Stage, StagePlan, decode
 
 
 @dataclass
@@ -57,13 +56,10 @@ class Pipeline:
         outcome = Outcome()
         letting_go: list[Callable[[], Any]] = []
         try:
-            stage, level = self._enter(frame, outcome, letting_go)
-            while True:
-                stage = self._with_sql(stage, level, letting_go)
-                if level + 1 >= len(self._program.levels):
-                    break
-                level += 1
-                stage = self._stages.apply(self._stages.shuffle(stage, self._sizes[level]), self._stage_function(level))
+            stage = self._with_sql(self._enter(frame, outcome, letting_go), 0, letting_go)
+            for level in range(1, len(self._program.levels)):
+                shuffled = self._stages.shuffle(stage, self._sizes[level])
+                stage = self._with_sql(self._stages.apply(shuffled, self._stage_function(level)), level, letting_go)
             self._read(self._stages.collect(stage), outcome)
         finally:
             for let_go in letting_go:
@@ -131,12 +127,8 @@ class Pipeline:
         )
         return self._stages.apply(self._stages.entry(frame), function)
 
-    def _enter(self, frame: DataFrame, outcome: Outcome, letting_go: list[Callable[[], Any]]) -> tuple[Any, int]:
+    def _enter(self, frame: DataFrame, outcome: Outcome, letting_go: list[Callable[[], Any]]) -> Any:
         """The first stage: what the sources brought."""
-        straight = self._routed_by_jvm()
-        if straight is not None:
-            source, consumer = straight
-            return self._shuffled_rows(frame, source, consumer), 1
         read_by_sql = [s for s in self._sources if self._sql_consumers(s)]
         if read_by_sql:
             frame = detached(frame).persist()
@@ -152,34 +144,13 @@ class Pipeline:
             if source not in in_python:
                 _count_in_jvm(rows, source, outcome)
             entries += self._sql_entries(rows, source, 0, letting_go)
-        return self._stages.union(entries), 0
+        return self._stages.union(entries)
 
     def _rows_of(self, frame: DataFrame, source: Node) -> DataFrame:
         if len(self._sources) == 1:
             return frame
         column = f"s{self._sources.index(source)}"
         return frame.where(F.col(column).isNotNull()).select(f"{column}.*")
-
-    def _routed_by_jvm(self) -> tuple[Node, Node] | None:
-        """A source whose only reader takes records in turn: Spark can deal them out without Python in between."""
-        if len(self._sources) != 1 or not self._sources[0].ordered:
-            return None
-        source = self._sources[0]
-        readers = source.forward + source.shuffled
-        consumer = self._program.nodes[readers[0]]
-        assert self._routes is not None
-        in_turn = type(consumer.grouping) is RoundRobin or (consumer.learns and not self._routes[consumer.name].table)
-        simple = len(readers) == 1 and in_turn and consumer.kind is not Kind.SQL and consumer.grouping is not None
-        return (source, consumer) if simple else None
-
-    def _shuffled_rows(self, frame: DataFrame, source: Node, consumer: Node) -> Any:
-        """Round-robin over a partition's positions: the high bits of the sequence are the partition, the low ones the
-        position in it, so the target is a pure function of both, and the task can restore the order."""
-        _, width = self._ranges[consumer.number]
-        dealt = detached(frame).withColumn(SEQUENCE, F.monotonically_increasing_id())
-        target = (F.shiftright(SEQUENCE, 33) + F.col(SEQUENCE).bitwiseAND((1 << 33) - 1)) % width
-        placed = dealt.repartitionById(width, target.cast("int"))
-        return self._entry(placed, 1, Port(source.number, None, consumer.number))
 
     def _sql_consumers(self, node: Node) -> list[Node]:
         return [self._program.nodes[n] for n in node.shuffled if self._program.nodes[n].kind is Kind.SQL]

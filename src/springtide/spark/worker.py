@@ -28,10 +28,6 @@ from springtide.spark.meter import Meter, Seconds, clocked, per_record
 from springtide.spark.program import Node, Program
 from springtide.spark.shipping import Shipment
 
-SEQUENCE = "_springtide_sequence"
-"""The hidden column of rows that the JVM has shuffled: their place in the source's partition."""
-
-
 Function = Callable[[Any], Any]
 
 
@@ -378,12 +374,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Port:
-    """What enters a stage from the JVM: rows as if ``producer`` had emitted them, or, when the JVM has shuffled them
-    already, as the input of ``consumer`` alone."""
+    """What enters a stage from the JVM: rows as if ``producer`` had emitted them."""
 
     producer: int
     column: int | None = None  # which struct column holds them, where several sources share the rows
-    consumer: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,9 +411,7 @@ class Entry:
         batch = _one_batch(table, port)
         if not batch.num_rows:
             return
-        if SEQUENCE in batch.schema.names:
-            batch = batch.take(pa.array(np.argsort(batch.column(SEQUENCE).to_numpy(), kind="stable")))
-        elif not node.ordered:
+        if not node.ordered:
             batch = by_content(batch)
         if node.created is not None and node.kind is Kind.SOURCE:
             task.outcome.created += creation_quantiles(batch.column(node.created))
@@ -429,10 +421,7 @@ class Entry:
         tally.rows_out += batch.num_rows
         chunk = self._fitted(task, node, batch)
         tally.finished = time.time()
-        if port.consumer is None:
-            task.emit(node, chunk)
-        else:
-            task.take(program.nodes[port.consumer], chunk)
+        task.emit(node, chunk)
 
     def _fitted(self, task: Task, node: Node, batch: pa.RecordBatch) -> Chunk:
         """Rows as the schema wants them. What Spark read as null where none is declared, as from a malformed line, fails

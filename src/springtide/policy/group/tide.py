@@ -38,8 +38,7 @@ batch may be off by a tenth, and a factor that follows that makes the next batch
 
 AGEING = ("weights", "seconds", "F", "W", "noise")
 ALIKE = 0.05
-"""Costs that spread by less, over their mean, are taken for the same, and records dealt out in turn, as Spark's JVM can do
-without a stage of Python."""
+"""Costs that spread by less, over their mean, are taken for the same, and records dealt out in turn."""
 
 
 @dataclass(frozen=True)
