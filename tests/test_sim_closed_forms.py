@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from springtide.bench.simulator import mean_sojourn
-from springtide.sim import ByItem, Edge, Exponential, Model, Normal, Operator, Source, Weighted, simulate
+from springtide.sim import ByItem, Edge, Exponential, Given, Model, Normal, Operator, Source, Uniform, Weighted, Zipf, simulate
 
 CLOSE = 0.02
 
@@ -95,6 +95,23 @@ def test_copies_are_whole_ones_and_by_chance_one_more() -> None:
     assert reached["b"] == pytest.approx(2.5 * 200_000, rel=CLOSE)
     assert reached["c"] == 200_000
     assert found["processed_ratio"] == pytest.approx(1.0, rel=CLOSE)
+
+
+@pytest.mark.parametrize("items", [Zipf(100, 1.2), Weighted(np.arange(100.0)), Given(np.arange(60) ** 2 % 97)])
+def test_what_is_to_leave_goes_by_each_sources_items(items: Any) -> None:
+    """Copies by item, of two sources whose items differ and of which one brings three times as many records as it seems to."""
+    model = Model(
+        "items", (Source("many", 1.0, items, limit=90_000), Source("few", 3.0, Uniform(10), limit=30_000)),
+        (
+            Operator("first", (Edge("many", np.arange(100) / 50), Edge("few", np.linspace(0, 3, 100)))),
+            Operator("second", (Edge("first", np.arange(100) / 100),)),
+        ),
+    )  # fmt: skip
+    found = simulate(model, grouping="round-robin", seed=3).summary
+    assert found["processed_ratio"] == pytest.approx(1.0, rel=CLOSE)
+    assert model.visits(model.sources[1], 3)["second"] == pytest.approx(
+        np.mean(np.linspace(0, 3, 100)[:10] * np.arange(10) / 100)
+    )
 
 
 def test_costs_by_item_go_with_the_chances_of_the_items() -> None:

@@ -139,6 +139,12 @@ def test_a_chain_behind_a_union_of_sources_is_one_operator_to_the_policy(mode: s
         assert tasks == list(range(len(tasks))), "tasks are numbered over all inputs of the union"
 
 
+def test_each_source_of_a_union_counts_by_its_own_samples() -> None:
+    outcome = simulate(united(grouping="auto"), policy="static", grouping="round-robin", duration=20)
+    assert outcome.summary["processed_ratio"] == 1.0
+    assert outcome.summary["throughput_degradation"] < 0.2, "not one half, as if a sample had to come from both sources"
+
+
 def test_a_chain_behind_a_union_of_chains_does_all_of_its_work() -> None:
     a, b = (st.source.generate(number, rate=10, limit=50, name=name) for name in ("a", "b"))
     whole = a.map(same_number).union(b).map(wait).to(st.sink.discard()).named("half")

@@ -44,10 +44,9 @@ class SimulatedCluster:
         """What happened since the last one."""
         engine = self.engine
         counts = {name: station.take_counts() for name, station in engine.stations.items()}
-        received = engine.take_received()
+        received, expected = engine.take_received()
         left = sum(counts[operator.name].served for operator in engine.model.exits)
-        per_record = sum(engine.model.visits[operator.name] for operator in engine.model.exits)
-        self.ledger.interval(received, left / per_record if per_record else 0.0)
+        self.ledger.interval(expected, left)
         made = Snapshot(
             at, interval_s, plan,
             operators=tuple(self._operator(o.name, plan, counts, interval_s) for o in engine.model.topology.scalable),

@@ -127,6 +127,10 @@ class Weighted:
     def start(self, random: np.random.Generator) -> Stream:
         return _Dealt(self, random)
 
+    def ranked(self, random: np.random.Generator) -> Ints:
+        """Which item has which of the chances, at first."""
+        return random.permutation(self.size) if self.permuted else np.arange(self.size)
+
     @cached_property
     def alias(self) -> tuple[Floats, Ints]:
         """Walker's tables, by Vose's method."""
@@ -156,6 +160,16 @@ def Zipf(size: int, exponent: float, shuffles: float = 0.0) -> Weighted:  # noqa
     return Weighted(np.arange(1, size + 1, dtype=np.float64) ** -exponent, shuffles, permuted=True)
 
 
+def chances_of(items: Items, random: np.random.Generator) -> Floats:
+    """The chance of every item, when they are drawn with this generator; of kinds that are not known, all the same."""
+    if isinstance(items, Given):
+        return np.bincount(items.items, minlength=items.size) / len(items.items)
+    chances: Floats = np.full(items.size, 1 / items.size)
+    if isinstance(items, Weighted) and not items.shuffles:  # what is dealt out anew has each chance in turn
+        chances[items.ranked(random)] = np.asarray(items.chances, dtype=np.float64) / np.sum(items.chances)
+    return chances
+
+
 class _Dealt:
     """Ranks by the alias tables, and which item has which rank at the time."""
 
@@ -163,7 +177,7 @@ class _Dealt:
         self._random, self._every = random, 60.0 / items.shuffles if items.shuffles else np.inf
         self._chance, self._other = items.alias
         self._deal = 0
-        self._ranked = random.permutation(items.size) if items.permuted else np.arange(items.size)
+        self._ranked = items.ranked(random)
 
     def draw(self, times: Floats, first: int) -> Ints:
         ranks = np.empty(len(times), dtype=np.int64)

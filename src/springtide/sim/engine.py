@@ -46,6 +46,14 @@ class Engine:
         }
         self.book: Book = new_book(BLOCK, horizon_s, len(model.sources) * (records or 0) if by_record else 0)
         self.received, self._told = 0, 0
+        self.expected, self._expected = 0.0, 0.0  # how many records are to leave for those that came
+        visits = [model.visits(source, seed) for source in model.sources]
+        self._exiting = [sum(one[operator.name] for operator in model.exits) for one in visits]
+        shares = np.array([max(source.steps.values) for source in model.sources])
+        shares = shares / (shares.sum() or 1.0)
+        self._visits = {
+            name: sum(share * one[name] for share, one in zip(shares, visits, strict=True)) for name in self.stations
+        }
         self._gates = [Gate(source.queue_limit) for source in model.sources]
         self._closed, self._room = False, _FOR_EVER
         looks = model.back_pressure.every_s if model.back_pressure else _FOR_EVER
@@ -85,9 +93,10 @@ class Engine:
         stations = sum(station.older_than(time) for station in self.stations.values())
         return stations + sum(gate.older_than(time) for gate in self._gates)
 
-    def take_received(self) -> int:
-        """How many records came since the last call."""
-        taken, self._told = self.received - self._told, self.received
+    def take_received(self) -> tuple[int, float]:
+        """How many records came since the last call, and how many are to leave for them."""
+        taken = self.received - self._told, self.expected - self._expected
+        self._told, self._expected = self.received, self.expected
         return taken
 
     def resize(self, replicas: Mapping[str, int]) -> None:
@@ -119,7 +128,7 @@ class Engine:
             queues = station.queues()
             longest = max(longest, int(queues.max()))
             room = np.maximum(0, marks.high - queues).sum() + station.served
-            self._room = min(self._room, room / (self.model.visits[name] or 1.0))
+            self._room = min(self._room, room / (self._visits[name] or 1.0))
         self._closed = longest > (marks.low if self._closed else marks.high)
 
     def advance(self, until: float) -> None:
@@ -139,9 +148,10 @@ class Engine:
 
     def _step(self, until: float) -> None:
         sent: dict[str, list[Batch]] = {name: [] for name in self.stations}
-        for source, gate in zip(self.sources, self._gates, strict=True):
+        for source, gate, exiting in zip(self.sources, self._gates, self._exiting, strict=True):
             batch = source.take(until)
             self.received += len(batch.at)
+            self.expected += len(batch.at) * exiting
             passed = gate.passed(batch, self._closed, self._room, self.now, until)
             self._room -= len(passed.at)
             self._send(source.source.name, passed, sent)

@@ -38,9 +38,9 @@ class Ledger:
         self.down_s += max(0.0, now + seconds - max(now, self.down_until))
         self.down_until = max(self.down_until, now + seconds)
 
-    def interval(self, received: int, left: float) -> None:
-        if received:
-            self.gaps.append(abs(received - left) / received)
+    def interval(self, expected: float, left: float) -> None:
+        if expected > 0:
+            self.gaps.append(abs(expected - left) / expected)
 
     def close_book(self, engine: Engine) -> Latency | None:
         """Add the book's latencies since the last call to the totals; what they were."""
@@ -61,12 +61,12 @@ def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) 
     lost = sum(counts.lost for counts in totals.values()) + engine.refused
     late = sum(counts.late for counts in totals.values())
     latency = latency_of(ledger.bins, ledger.latency_s, ledger.completions)
-    per_record = sum(engine.model.visits[operator.name] for operator in engine.model.exits)
+    processed = out / engine.expected if engine.expected > 0 else None
     return {
         "latency_ms": None if latency is None else asdict(latency),
         "violation_ratio": None if target_s is None else violation_ratio(engine.book.seconds, target_s, end, engine.oldest()),
         "throughput_rows_s": out / end if end > 0 else None,
-        "processed_ratio": min(1.0, out / (engine.received * per_record)) if engine.received and per_record else None,
+        "processed_ratio": processed,
         "dephased_ratio": _dephased(engine, out, lost, late, end),
         "throughput_degradation": float(np.mean(ledger.gaps)) if ledger.gaps else None,
         "replicas": {"mean": ledger.replica_seconds / end if end > 0 else None, "max": ledger.most},

@@ -25,7 +25,7 @@ from springtide.model.rate import Rate, as_rate
 from springtide.model.schema import schema_of
 from springtide.model.topology import AUTO, Kind, Topology
 from springtide.model.topology import Operator as TopologyOperator
-from springtide.sim.draws import NOTHING, Cost, Items
+from springtide.sim.draws import NOTHING, Cost, Items, chances_of, generator
 from springtide.sim.rules import BackPressure, Cluster
 
 NO_LIMIT = 2**62
@@ -69,9 +69,11 @@ class Edge:
     source: str
     copies: float | npt.NDArray[np.float64] = field(default=1.0, compare=False)
 
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.copies))
+    def of(self, items: int | None) -> float | npt.NDArray[np.float64]:
+        """The copies of each of so many items; None: of any."""
+        if isinstance(self.copies, np.ndarray):
+            return float(np.mean(self.copies)) if items is None else self.copies[:items]
+        return float(self.copies)
 
 
 @dataclass(frozen=True)
@@ -176,15 +178,15 @@ class Model:
         """The operators from which records leave for good."""
         return tuple(operator for operator in self.operators if not self.readers(operator.name))
 
-    @cached_property
-    def visits(self) -> Mapping[str, float]:
-        """How many records reach each operator per record of the sources, on average."""
-        rates = {source.name: source.steps for source in self.sources}
-        total = sum(max(rate.values) for rate in rates.values()) or 1.0
-        found = {name: max(rate.values) / total for name, rate in rates.items()}
+    def visits(self, source: Source, seed: int) -> Mapping[str, float]:
+        """How many records reach each operator per record of a source, on average over its items, as often as they come."""
+        size, chances = None, np.ones(1)
+        if source.items is not None:
+            size, chances = source.items.size, chances_of(source.items, generator(seed, f"items of {source.name}"))
+        by_item: dict[str, float | npt.NDArray[np.float64]] = {one.name: float(one is source) for one in self.sources}
         for operator in self.operators:
-            found[operator.name] = sum(found[edge.source] * edge.mean for edge in operator.edges)
-        return found
+            by_item[operator.name] = sum((by_item[edge.source] * edge.of(size) for edge in operator.edges), 0.0)
+        return {name: float(np.sum(each * chances)) for name, each in by_item.items()}
 
     @cached_property
     def topology(self) -> Topology:
