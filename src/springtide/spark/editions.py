@@ -27,11 +27,14 @@ class Editions:
         self._folder = folder
 
     def save(self, edition: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        objects = [name for name, array in arrays.items() if array.dtype.hasobject]
+        if objects:
+            raise ValueError(f"{objects[0]} holds Python objects; a grouping's state is arrays of numbers or text")
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._file(edition)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes the names for options
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
