@@ -152,6 +152,13 @@ def test_control_sees_a_batch_when_it_is_committed_and_not_before() -> None:
     assert seen[10.0] == ((1, 10.0),)
 
 
+def test_reports_keep_no_costs() -> None:
+    """They are arrays of every record, of use to the grouping alone; a run's folder has none of them either."""
+    reports = run(line(300), grouping="tide").reports
+    assert reports
+    assert not any(report.costs or report.variances for report in reports)
+
+
 def test_the_same_seed_gives_the_same_batches() -> None:
     one, other = (run(line(300), grouping="tide", seed=5).summary for _ in range(2))
     assert one == other

@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,7 +37,7 @@ class Journal:
     snapshots: list[Snapshot] = field(default_factory=list)
 
     def batch(self, report: BatchReport) -> None:
-        self.reports.append(report)
+        self.reports.append(replace(report, costs={}, variances={}))  # those are arrays as long as the run
 
     def decision(self, entry: Mapping[str, object]) -> None:
         self.decisions.append(entry)
