@@ -7,7 +7,9 @@ right: it is now plus the estimates of the records that the replica has not fini
 
 The exact keys are in sets of eight, as in a processor's cache: a new key takes a free place of its set, or that of the
 cheapest key, which moves into the sketch. Weights are counted in a unit that grows by 2 every half-life, so nothing has
-to be aged; before the unit is too large for a float, everything is scaled back.
+to be aged; before the unit is too large for a float, everything is scaled back. Sums over the keys are kept up to date key
+by key, and made anew once for every so many records as there are places: what has become of a key that is not seen any more,
+and what a float forgets, is set right then.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ TRIED = 20.0
 """A replica's speed is believed as if so many records of speed 1 had been seen before."""
 SPEED_HALF_LIFE = 500.0
 """Records of a replica after which what was seen of its speed counts half."""
-UNIT, KEYS, MEANS, SQUARES, INVERSE, NOISE, NOTED = range(7)
+UNIT, KEYS, MEANS, SQUARES, INVERSE, NOISE, NOTED, RECORDS, SECONDS, SUMMED = range(10)
 
 
 class Knowledge(NamedTuple):
@@ -40,10 +42,12 @@ class Knowledge(NamedTuple):
     keys: npt.NDArray[np.uint64]  # the exact keys: [sets, ways]
     weights: Floats  # 0: a free place
     seconds: Floats
+    inverse: Floats  # what each key has added to Σ 1/w: by now its w is less
     F: Floats
     W: Floats
     hashes: npt.NDArray[np.uint64]
-    sums: Floats  # by the names above: unit of weight; over the keys, how many, Σ mean, Σ mean², Σ 1/w; noise, of how many
+    sums: Floats  # by the names above: unit of weight; over the keys, how many, Σ mean, Σ mean², Σ 1/w; noise, of how many;
+    # of all records, weight and seconds; records since the sums over the keys were made anew
     growth: Floats  # of the unit, with every record
     every: Ints  # records between two reports
     free: Floats  # when each replica is expected to be free
@@ -66,9 +70,9 @@ def begin(k: int, exact: int, r: int, c: int, half_life: float, every: int, befo
     """Nothing is known; or, after a change of the number of replicas, what was known of keys and remaining replicas."""
     sets = 1 << max(0, (exact // WAYS - 1).bit_length())
     made = Knowledge(
-        np.zeros((sets, WAYS), dtype=np.uint64), np.zeros((sets, WAYS)), np.zeros((sets, WAYS)),
+        np.zeros((sets, WAYS), dtype=np.uint64), np.zeros((sets, WAYS)), np.zeros((sets, WAYS)), np.zeros((sets, WAYS)),
         np.zeros((r, c)), np.zeros((r, c)), row_hashes(r, seed=0),
-        np.array([1.0, 0, 0, 0, 0, 0, 0]), np.array([0.5 ** (-1 / half_life)]), np.array([every]),
+        np.array([1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), np.array([0.5 ** (-1 / half_life)]), np.array([every]),
         np.zeros(k), np.ones(k), np.zeros(k), np.zeros(k), np.zeros(k, dtype=np.int64), np.zeros(k, dtype=np.int64),
         np.zeros((k, BACKLOG)), np.zeros((k, BACKLOG), dtype=np.int64), np.zeros((k, 2)),
         np.zeros((k, every), dtype=np.uint64), np.zeros((k, every)), np.zeros(k, dtype=np.int64),
@@ -80,7 +84,7 @@ def begin(k: int, exact: int, r: int, c: int, half_life: float, every: int, befo
     for name in ("free", "factor", "observed", "expected", "sent", "done", "known", "unknown", "total",
                  "noted_keys", "noted_costs", "noted"):  # fmt: skip
         getattr(made, name)[:stays] = getattr(before, name)[:stays]
-    shared = ("keys", "weights", "seconds", "F", "W", "sums", "turn", "messages")
+    shared = ("keys", "weights", "seconds", "inverse", "F", "W", "sums", "turn", "messages")
     return made._replace(**{name: getattr(before, name) for name in shared})
 
 
@@ -125,37 +129,53 @@ def completed(state: Knowledge, target: int, key: int, cost: float, now: float) 
 @kernel
 def _report(state: Knowledge, target: int, now: float) -> None:
     state.messages[0] += 1
+    _learn_speed(state, target)
     for place in range(state.noted[target]):
-        _learn(state, target, state.noted_keys[target, place], state.noted_costs[target, place])
+        _learn(state, state.noted_keys[target, place], state.noted_costs[target, place] / state.factor[target])
     state.noted[target] = 0
     behind = state.sent[target] - state.done[target]
     if behind >= BACKLOG or behind < 0:
         return
     last = (state.done[target] - 1) % BACKLOG
-    prior = state.sums[MEANS] / max(state.sums[KEYS], 1.0)
     waiting = state.total[target, 0] - state.known[target, last]
-    waiting += (state.total[target, 1] - state.unknown[target, last]) * prior * state.factor[target]
+    waiting += (state.total[target, 1] - state.unknown[target, last]) * _mean(state.sums) * state.factor[target]
     state.free[target] = now + max(waiting, 0.0)
 
 
 @kernel
-def _learn(state: Knowledge, target: int, key: int, cost: float) -> None:
-    """One record: its replica's speed, its key's mean, and how far records are from their key's mean."""
+def _learn_speed(state: Knowledge, target: int) -> None:
+    """What a replica's records took, and were expected to; then all factors, which have a mean of 1 (see ``tide._factors``)."""
+    tried = TRIED * _mean(state.sums)
+    if not tried > 0:
+        return
+    keep = 0.5 ** (1 / SPEED_HALF_LIFE)
+    for place in range(state.noted[target]):
+        estimate = _estimate(state, state.noted_keys[target, place])
+        state.observed[target] = state.observed[target] * keep + state.noted_costs[target, place]
+        state.expected[target] = state.expected[target] * keep + estimate
+    k, total = len(state.factor), 0.0
+    for i in range(k):
+        state.factor[i] = (state.observed[i] + tried) / (state.expected[i] + tried)
+        total += state.factor[i]
+    for i in range(k):
+        state.factor[i] = min(max(state.factor[i] * k / total, 0.1), 10.0)
+
+
+@kernel
+def _learn(state: Knowledge, key: int, seconds: float) -> None:
+    """One record, as of a replica of speed 1: its key's mean, and how far records are from their key's mean."""
     sums = state.sums
-    if sums[KEYS] > 0:
-        _learn_speed(state, target, _estimate(state, key), cost)
-    seconds = cost / state.factor[target]
     ways = int(key % len(state.keys))
     way = _way(state, ways, key)
     weight = state.weights[ways, way]
     unit = sums[UNIT]
+    if weight > 0:
+        _count(state, ways, way, -1.0)
     if weight > 0 and state.keys[ways, way] == key:
         mean = state.seconds[ways, way] / weight
         sums[NOISE] += (seconds - mean) ** 2 / (1 + unit / weight) - sums[NOISE] * 1e-3
         sums[NOTED] += 1.0 - sums[NOTED] * 1e-3
-        _count(sums, mean, weight / unit, -1.0)
     elif weight > 0:  # the cheapest key of a full set gives way
-        _count(sums, state.seconds[ways, way] / weight, weight / unit, -1.0)
         for row in range(state.F.shape[0]):
             column = cell_one(state.hashes, row, state.F.shape[1], state.keys[ways, way])
             state.F[row, column] += weight
@@ -164,30 +184,49 @@ def _learn(state: Knowledge, target: int, key: int, cost: float) -> None:
     state.keys[ways, way] = key
     state.weights[ways, way] += unit
     state.seconds[ways, way] += unit * seconds
-    _count(sums, state.seconds[ways, way] / state.weights[ways, way], state.weights[ways, way] / unit, 1.0)
+    state.inverse[ways, way] = 1.0 / max(state.weights[ways, way] / unit, 1.0)
+    _count(state, ways, way, 1.0)
+    sums[RECORDS] += unit
+    sums[SECONDS] += unit * seconds
+    sums[SUMMED] += 1.0
     sums[UNIT] = unit * state.growth[0]
-    if sums[UNIT] > LARGEST_UNIT:
+    scale = sums[UNIT] > LARGEST_UNIT
+    if scale:
         for array in (state.weights, state.seconds, state.F, state.W):
             array /= sums[UNIT]
+        sums[RECORDS] /= sums[UNIT]
+        sums[SECONDS] /= sums[UNIT]
         sums[UNIT] = 1.0
+    if scale or sums[SUMMED] >= state.weights.size:
+        _sum_up(state)
 
 
 @kernel
-def _learn_speed(state: Knowledge, target: int, estimate: float, cost: float) -> None:
-    keep = 0.5 ** (1 / SPEED_HALF_LIFE)
-    state.observed[target] = state.observed[target] * keep + cost
-    state.expected[target] = state.expected[target] * keep + estimate
-    tried = TRIED * state.sums[MEANS] / state.sums[KEYS]
-    state.factor[target] = min(max((state.observed[target] + tried) / (state.expected[target] + tried), 0.1), 10.0)
-
-
-@kernel
-def _count(sums: Floats, mean: float, weight: float, sign: float) -> None:
-    """Add a key to the sums over the keys, or take it out."""
+def _count(state: Knowledge, ways: int, way: int, sign: float) -> None:
+    """Add a key to the sums over the keys, or take out what it has added."""
+    sums, mean = state.sums, state.seconds[ways, way] / state.weights[ways, way]
     sums[KEYS] += sign
     sums[MEANS] += sign * mean
     sums[SQUARES] += sign * mean * mean
-    sums[INVERSE] += sign / max(weight, 1.0)
+    sums[INVERSE] += sign * state.inverse[ways, way]
+
+
+@kernel
+def _sum_up(state: Knowledge) -> None:
+    """The sums over the keys, made anew."""
+    for name in (KEYS, MEANS, SQUARES, INVERSE, SUMMED):
+        state.sums[name] = 0.0
+    for ways in range(state.weights.shape[0]):
+        for way in range(WAYS):
+            if state.weights[ways, way] > 0:
+                state.inverse[ways, way] = 1.0 / max(state.weights[ways, way] / state.sums[UNIT], 1.0)
+                _count(state, ways, way, 1.0)
+
+
+@kernel
+def _mean(sums: Floats) -> float:
+    """Seconds per record; 0 as long as there is none."""
+    return sums[SECONDS] / sums[RECORDS] if sums[RECORDS] > 0 else 0.0
 
 
 @kernel
