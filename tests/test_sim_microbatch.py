@@ -17,6 +17,7 @@ from recorded.runs import RUNS
 from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport
+from springtide.record.summary import summarise
 from springtide.sim import (
     BackPressure,
     ByItem,
@@ -150,6 +151,26 @@ def test_control_sees_a_batch_when_it_is_committed_and_not_before() -> None:
     assert [at for at, batches in seen.items() if batches] == [10.0]
     assert list(seen) == [float(second) for second in range(1, 21)]
     assert seen[10.0] == ((1, 10.0),)
+
+
+def test_the_throughput_is_of_the_sources_records_in_either_mode() -> None:
+    """100 records/s, of which each becomes three and then, by chance, fewer."""
+    model = Model(
+        "line",
+        (Source("source", 100.0),),
+        (Operator("work", (Edge("source", 3.0),), Constant(0.001)), Operator("last", (Edge("work", 0.5),))),
+    )
+    continuous = simulate(model, grouping="round-robin", duration=100).summary
+    batches = run(model, Constants(), records=None, duration=100)
+    assert continuous["throughput_rows_s"] == pytest.approx(100, rel=0.02)
+    assert batches.summary["throughput_rows_s"] == pytest.approx(100, rel=0.02)
+    document = summarise(model.topology, "none", "round-robin", batches.reports, "")
+    assert document["throughput_rows_s"] == pytest.approx(batches.summary["throughput_rows_s"], abs=0.001)
+    half = simulate(replace(line(100, 0.02, 1), name="half"), grouping="round-robin", duration=100).summary
+    assert half["throughput_rows_s"] == pytest.approx(50, rel=0.02), "what waits was not processed"
+    later = run(line(100), records=None, begin=50.0, duration=100)
+    document = summarise(line().topology, "none", "round-robin", later.reports, "")
+    assert later.summary["throughput_rows_s"] == pytest.approx(document["throughput_rows_s"], abs=0.001)
 
 
 def test_reports_keep_no_costs() -> None:

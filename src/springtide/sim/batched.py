@@ -98,7 +98,7 @@ class _Clock:
 def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | None) -> dict[str, Any]:
     """What ``springtide simulate --mode micro-batch`` prints, as far as it is not the same in both modes."""
     rows_in, rows_out = (sum(getattr(report, name) for report in reports) for name in ("rows_in", "rows_out"))
-    passed = reports[-1].committed - begin_s if reports else 0.0
+    passed, worked = (reports[-1].committed - since for since in (begin_s, reports[0].started)) if reports else (0.0, 0.0)
     latency = latency_of([(report.committed - at, n) for report in reports for at, n in report.created])
     durations = [report.duration_s for report in reports]
     ends = [report.started for report in reports[1:]] + [report.committed for report in reports[-1:]]
@@ -108,7 +108,7 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
     return {
         "latency_ms": None if latency is None else asdict(latency),
         "violation_ratio": None if target_s is None else _violations(reports, target_s),
-        "throughput_rows_s": rows_in / passed if passed > 0 else None,
+        "throughput_rows_s": rows_in / worked if worked > 0 else None,
         "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
         "dephased_ratio": None,
         "throughput_degradation": None,

@@ -53,7 +53,7 @@ class Ledger:
 
 
 def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) -> dict[str, Any]:
-    """All of them, for a run that ended at ``end`` seconds."""
+    """All of them, for a run that ended at ``end`` seconds. The throughput is of the sources' records, as far as they left."""
     ledger.close_book(engine)
     ledger.set_replicas(end, ledger.replicas)
     totals = {name: station.totals for name, station in engine.stations.items()}
@@ -65,7 +65,7 @@ def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) 
     return {
         "latency_ms": None if latency is None else asdict(latency),
         "violation_ratio": None if target_s is None else violation_ratio(engine.book.seconds, target_s, end, engine.oldest()),
-        "throughput_rows_s": out / end if end > 0 else None,
+        "throughput_rows_s": processed * engine.received / end if processed is not None and end > 0 else None,
         "processed_ratio": processed,
         "dephased_ratio": _dephased(engine, out, lost, late, end),
         "throughput_degradation": float(np.mean(ledger.gaps)) if ledger.gaps else None,
