@@ -210,9 +210,10 @@ def test_wrong_costs_are_told(tmp_path: Path, operators: object, told: str) -> N
 TWEETS = {"classify": {"seconds": 0.0001}, "enrich": {"seconds": [0.001, 0.005, 0.025], "keys": [1, 2, 3]}}
 KEYS = [
     "topology", "policy", "grouping", "mode", "trace", "seed", "target_ms", "latency_ms", "violation_ratio",
-    "throughput_rows_s", "processed_ratio", "dephased_ratio", "throughput_degradation", "replicas", "replica_seconds",
-    "reconfigurations", "downtime_ratio", "control_messages", "rows_in", "rows_out", "rows_lost", "rows_timed_out",
-    "rows_there", "duration_s", "operators",
+    "throughput_rows_s", "processed_ratio", "dephased_ratio", "throughput_degradation", "saved_resources", "speedup", "balance",
+    "replicas", "replica_seconds", "slot_seconds", "executor_seconds", "reconfigurations", "downtime_ratio",
+    "control_messages", "rows_in", "rows_out", "rows_lost", "rows_timed_out", "rows_there", "duration_s", "batches",
+    "batch_ms", "constants", "operators",
 ]  # fmt: skip
 
 
@@ -238,6 +239,26 @@ def test_the_command_prints_one_document(tmp_path: Path) -> None:
     assert json.loads(simulated(tmp_path, "--json", "--seed", "7").stdout) == json.loads(
         simulated(tmp_path, "--json", "--seed", "7").stdout
     )
+
+
+def test_the_document_has_the_same_keys_in_either_mode(tmp_path: Path) -> None:
+    words = ("--json", "--seed", "7", "--set", "degree=2", "--max-slots", "8")
+    one, other = (json.loads(simulated(tmp_path, *words, "--mode", mode).stdout) for mode in ("continuous", "micro-batch"))
+    assert list(one) == list(other) == KEYS
+    undefined = {"saved_resources", "speedup", "balance", "executor_seconds", "dephased_ratio", "violation_ratio"}
+    assert {name for name, value in one.items() if value is None} == {
+        *undefined, "target_ms", "slot_seconds", "batches", "batch_ms", "constants", "control_messages",
+    }  # fmt: skip
+    assert {name for name, value in other.items() if value is None} == {
+        *undefined, "target_ms", "throughput_degradation", "control_messages",
+    }  # fmt: skip
+    assert [list(operator) for operator in one["operators"]] == [list(operator) for operator in other["operators"]]
+    for here, there in zip(one["operators"], other["operators"], strict=True):
+        assert here["name"] == there["name"]
+        assert here["rows_in"] == pytest.approx(there["rows_in"], rel=0.05)
+        assert here["busy_s"] == pytest.approx(there["busy_s"], rel=0.15, abs=0.01)
+    saved = json.loads(simulated(tmp_path, *words, "--r-over", "12").stdout)
+    assert saved["saved_resources"] == pytest.approx(1 - saved["replicas"]["mean"] / 12)
 
 
 def test_the_command_prints_a_table_for_people(tmp_path: Path) -> None:

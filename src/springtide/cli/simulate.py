@@ -39,6 +39,7 @@ from springtide.model.duration import seconds
 )
 @click.option("--pause", default="0s", show_default=True, help="How long a pause or a restart takes.")
 @click.option("--max-slots", default=8, show_default=True, type=click.IntRange(1), help="Most replicas at once.")
+@click.option("--r-over", type=click.IntRange(1), help="As many replicas as would do at any time: what saved resources go by.")
 @click.option("--costs", metavar="JSON", help="What `springtide calibrate` wrote. Default: costs are measured, without Spark.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def simulate(topology: str, pairs: tuple[str, ...], pause: str, as_json: bool, **options: Any) -> None:

@@ -83,7 +83,11 @@ def run(setup: Setup) -> Outcome:
             setup.progress(now, setup.end)
 
     engine.run(loop, setup.end, tick)
-    measured = {**metrics(journal.reports, setup.begin_s, setup.target_s), "constants": to_json(setup.constants)}
+    measured = {
+        **metrics(journal.reports, setup.begin_s, setup.target_s),
+        "constants": to_json(setup.constants),
+        "operators": [_operator(operator.name, journal.reports) for operator in model.topology.scalable],
+    }
     return Outcome(measured, tuple(journal.snapshots), tuple(journal.decisions), reports=tuple(journal.reports))
 
 
@@ -110,8 +114,6 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
         "violation_ratio": None if target_s is None else _violations(reports, target_s),
         "throughput_rows_s": rows_in / worked if worked > 0 else None,
         "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
-        "dephased_ratio": None,
-        "throughput_degradation": None,
         "replicas": {
             "mean": sum(n * t for n, t in zip(degrees, held, strict=True)) / sum(held) if sum(held) > 0 else None,
             "max": max(degrees, default=None),
@@ -120,7 +122,6 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
         "slot_seconds": sum(report.plan.slots * t for report, t in zip(reports, held, strict=True)),
         "reconfigurations": sum(a.plan.degrees != b.plan.degrees for a, b in itertools.pairwise(reports)),
         "downtime_ratio": 0.0,
-        "control_messages": None,
         "rows_in": rows_in,
         "rows_out": rows_out,
         "rows_lost": 0,
@@ -130,6 +131,14 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
         "batches": len(reports),
         "batch_ms": 1000 * statistics.fmean(durations) if durations else None,
     }
+
+
+def _operator(name: str, reports: Sequence[BatchReport]) -> dict[str, Any]:
+    tasks = [task for report in reports for task in report.tasks if task.operator == name]
+    return {
+        "name": name, "rows_in": sum(task.rows_in or 0 for task in tasks), "rows_out": sum(task.rows_out for task in tasks),
+        "rows_lost": 0, "rows_timed_out": 0, "busy_s": math.fsum(task.busy_s or 0.0 for task in tasks), "response_ms": None,
+    }  # fmt: skip
 
 
 def _violations(reports: Sequence[BatchReport], target_s: float) -> float | None:

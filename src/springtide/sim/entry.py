@@ -22,7 +22,7 @@ from springtide.sim.constants import read as read_constants
 from springtide.sim.model import NO_LIMIT as MOST_WAITING
 from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
-from springtide.sim.setup import Outcome, Progress, Setup
+from springtide.sim.setup import METRICS, Outcome, Progress, Setup
 
 MODES = ("continuous", "micro-batch")
 NO_LIMIT = 100_000
@@ -37,7 +37,8 @@ def simulate(
     duration: str | float | None = None, records: int | None = None, target: str | float | None = None,
     interval: str | float = 1.0, reconfiguration: str | Reconfiguration = "none", max_slots: int | None = None,
     warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, begin: str | float = 0.0,
-    trigger: str | float = 0.0, constants: Constants | None = None, progress: Progress | None = None,
+    trigger: str | float = 0.0, constants: Constants | None = None, r_over: int | None = None,
+    progress: Progress | None = None,
 ) -> Outcome:  # fmt: skip
     """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
 
@@ -45,7 +46,8 @@ def simulate(
     ``policy`` the model's replicas stay as they are. ``trace`` replaces the sources' rates, ``arrivals`` how records come
     within a step of them. Records created before ``warmup`` is over are not measured. The same arguments give the same
     result, but for measured costs. In micro-batch mode ``begin`` is when the first batch may start, ``trigger`` the least time
-    between two, and Spark's ``constants`` come from the file ``costs``, if they are not given.
+    between two, and Spark's ``constants`` come from the file ``costs``, if they are not given. ``r_over``: how many replicas
+    would be too many at any time, as the papers have it, to which the saved resources are in proportion.
     """
     if mode not in MODES:
         raise OptionError(f"mode {mode!r} does not exist; {nearest(mode, MODES)}")
@@ -62,6 +64,8 @@ def simulate(
     interval_s = seconds(interval, "interval")
     if interval_s <= 0:
         raise OptionError(f"interval={interval!r} is not allowed; it is above 0")
+    if r_over is not None and r_over < 1:
+        raise OptionError(f"r_over={r_over!r} is not allowed; it is a number of replicas, at least 1")
     if by_record and records is None:
         raise OptionError("by_record needs records=, the number of records of each source")
     target_s = None if target is None else seconds(target, "target")
@@ -82,7 +86,10 @@ def simulate(
         "trace": None if trace is None else _label(trace), "seed": seed,
         "target_ms": None if target_s is None else 1000 * target_s,
     }  # fmt: skip
-    return replace(outcome, summary={**about, **outcome.summary})
+    measured = {**dict.fromkeys(METRICS), **outcome.summary}
+    if r_over is not None and measured["replicas"]["mean"] is not None:
+        measured["saved_resources"] = 1 - measured["replicas"]["mean"] / r_over
+    return replace(outcome, summary={**about, **{name: measured[name] for name in METRICS}})
 
 
 def _end(model: Model, duration_s: float | None, records: int | None) -> float:

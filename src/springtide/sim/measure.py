@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ from springtide.model.report import Latency
 from springtide.sim.book import latency_of
 from springtide.sim.engine import Engine
 from springtide.sim.kernels import Floats, Ints
+from springtide.sim.model import Model
+from springtide.sim.station import Counts
 
 
 @dataclass
@@ -80,14 +83,24 @@ def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) 
         "rows_timed_out": late,
         "rows_there": engine.there,
         "duration_s": end,
-        "operators": [
-            {
-                "name": name, "rows_in": counts.rows_in, "rows_out": counts.served, "rows_lost": counts.lost,
-                "rows_timed_out": counts.late, "busy_s": counts.busy_s,
-                "response_ms": 1000 * counts.response_s / counts.served if counts.served else None,
-            }
-            for name, counts in totals.items()
-        ],
+        "operators": [_operator(engine.model, operator.name, totals) for operator in engine.model.topology.scalable],
+    }
+
+
+def _operator(model: Model, name: str, totals: Mapping[str, Counts]) -> dict[str, Any]:
+    """An operator's part in what the stations did that it is folded into; records are lost, or too late, at the first."""
+    rows_in = rows_out = busy_s = response_s = served = 0.0
+    lost = late = 0
+    for station in model.operators:
+        for member, share, rows in station.folded:
+            if member == name:
+                own = totals[station.name]
+                rows_in, rows_out = rows_in + own.rows_in * rows, rows_out + own.served * rows
+                busy_s, response_s, served = busy_s + own.busy_s * share, response_s + own.response_s, served + own.served
+                lost, late = (lost + own.lost, late + own.late) if station.head == name else (lost, late)
+    return {
+        "name": name, "rows_in": round(rows_in), "rows_out": round(rows_out), "rows_lost": lost, "rows_timed_out": late,
+        "busy_s": busy_s, "response_ms": 1000 * response_s / served if served else None,
     }  # fmt: skip
 
 

@@ -16,6 +16,14 @@ from springtide.sim.constants import Constants
 from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
 
+METRICS = (
+    "latency_ms", "violation_ratio", "throughput_rows_s", "processed_ratio", "dephased_ratio", "throughput_degradation",
+    "saved_resources", "speedup", "balance", "replicas", "replica_seconds", "slot_seconds", "executor_seconds",
+    "reconfigurations", "downtime_ratio", "control_messages", "rows_in", "rows_out", "rows_lost", "rows_timed_out",
+    "rows_there", "duration_s", "batches", "batch_ms", "constants", "operators",
+)  # fmt: skip
+"""What a summary has in either mode; None where it is undefined: in this mode, or without something to compare with."""
+
 Progress = Callable[[float, float], None]
 """Told how many seconds were simulated, and of how many."""
 
