@@ -232,6 +232,41 @@ def test_load_balancing_starts_from_what_was_measured() -> None:
     assert grouping.route(Share(8, 2), table).tolist() == [1, 1, 1, 1, 0, 1, 0, 1]
 
 
+def test_load_balancing_takes_the_larger_of_benchmark_and_measurement() -> None:
+    """Batches of 1, 0.5 and 2 s a record, td = 10 s: et is 1, 1 and 2 s."""
+    grouping = LoadBalancing()
+    state = grouping.initial()
+    steps, names = [], set(state)
+    for seconds in (1.0, 0.5, 2.0):
+        rows = np.array([10, 4]) / seconds
+        state = grouping.learn(state, 2, [report(0, int(rows[0]), 10.0), report(1, int(rows[1]), 4.0)])
+        assert set(state) == names
+        table = grouping.table(state, 2)
+        assert table["utilisation"].tolist() == pytest.approx((rows * table["step"][0]).tolist())
+        steps.append(float(table["step"][0]))
+    assert steps == pytest.approx([0.1, 0.1, 0.2])
+    older = {name: part for name, part in state.items() if name != "benchmark"}
+    assert grouping.learn(older, 2, [report(0, 10, 10.0)])["benchmark"].tolist() == [1.0]
+
+
+def test_load_balancing_record_by_record_takes_the_larger_too() -> None:
+    """td = 10 s; records of 1 s, then of 0.5 s, then of 2 s: U grows by 0.1, 0.1 and 0.2, also after replicas were added."""
+    work = LoadBalancing(interval=10.0).online(1, 0)
+    grown = []
+    for interval, cost in enumerate((1.0, 0.5, 2.0, 0.5)):
+        assert work.completed is not None
+        for _ in range(200):
+            work.completed(work.state, 0, 0, cost, 10.0 * interval)
+        work.state.records[:] = 0.0
+        if interval == 1:
+            work = LoadBalancing(interval=10.0).online(2, 0, work.state)
+        for _ in range(2):  # the second one is in the new interval for certain
+            before = work.state.utilisation.sum()
+            work.choose(work.state, 0, 10.0 * interval + 10.0, np.zeros(2), np.zeros(2, np.int64))
+        grown.append(work.state.utilisation.sum() - before)
+    assert grown == pytest.approx([0.1, 0.1, 0.2, 0.1], rel=0.02)
+
+
 def test_load_balancing_of_even_replicas_is_round_robin() -> None:
     grouping = LoadBalancing()
     table = grouping.table(grouping.learn(grouping.initial(), 3, [report(i, 4, 4.0) for i in range(3)]), 3)

@@ -28,6 +28,9 @@ class LoadBalancing:
     same U the one whose turn it is; a U of 1 or more is full. It counts records, as all of them cost et: what it evens out
     between two intervals is that replicas differ in speed or were activated late.
 
+    et is the larger of a benchmark at the start and the current measurement. The first interval in which something was
+    measured is the benchmark: if that one was slow, replicas are full early for good, and get records in turn.
+
     In a micro-batch the interval is the batch: td is the time of its longest task.
     """
 
@@ -46,7 +49,7 @@ class LoadBalancing:
     # in micro-batches
 
     def initial(self) -> State:
-        return {"utilisation": np.zeros(0), "step": np.zeros(1)}
+        return {"utilisation": np.zeros(0), "step": np.zeros(1), "benchmark": np.zeros(1)}
 
     def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
         records, seconds = np.zeros(width), np.zeros(width)
@@ -57,11 +60,12 @@ class LoadBalancing:
                 seconds[one.task] += one.seconds[sound].sum()
         if not 0 < seconds.sum() < np.inf:
             return state
-        step = seconds.sum() / records.sum() / seconds.max()  # et/td
-        return {"utilisation": records * step, "step": np.array([step])}
+        measured, benchmark = seconds.sum() / records.sum(), float(state["benchmark"][0]) if "benchmark" in state else 0.0
+        step = max(measured, benchmark) / seconds.max()  # et/td
+        return {"utilisation": records * step, "step": np.array([step]), "benchmark": np.array([benchmark or measured])}
 
     def table(self, state: State, width: int) -> Table:
-        return dict(state) if len(state["utilisation"]) == width else {}
+        return {name: state[name] for name in ("utilisation", "step")} if len(state["utilisation"]) == width else {}
 
     def route(self, share: Share, table: Table) -> Targets:
         k = share.width
@@ -83,12 +87,13 @@ class LoadBalancing:
     # record by record
 
     def online(self, k: int, seed: int, before: Any = None) -> Online:
-        none = Utilisation(np.zeros(k), np.zeros(k), np.zeros(2), np.array([0.0, self.interval]), np.zeros(1, dtype=np.int64))
+        interval, turn = np.array([0.0, self.interval]), np.zeros(1, dtype=np.int64)
+        none = Utilisation(np.zeros(k), np.zeros(k), np.zeros(2), np.zeros(1), interval, turn)
         if before is not None:
             remain = min(k, len(before.utilisation))
             none.utilisation[:remain] = before.utilisation[:remain]
             none.records[:remain] = before.records[:remain]
-            none.cost[:], none.interval[0] = before.cost, before.interval[0]
+            none.cost[:], none.benchmark[:], none.interval[0] = before.cost, before.benchmark, before.interval[0]
         return Online(none, least_utilised, done)
 
 
@@ -97,7 +102,8 @@ class Utilisation(NamedTuple):
 
     utilisation: _Floats  # [k] U
     records: _Floats  # [k] μ: done in this interval
-    cost: _Floats  # [2] seconds and records that et is the mean of
+    cost: _Floats  # [2] seconds and records that the measured et is the mean of
+    benchmark: _Floats  # [1] et of the first interval that was measured; 0: not yet
     interval: _Floats  # [2] its start, and td
     turn: npt.NDArray[np.int64]  # [1]
 
@@ -106,12 +112,15 @@ class Utilisation(NamedTuple):
 def least_utilised(state: Utilisation, key: int, now: float, free: _Floats, queue: npt.NDArray[np.int64]) -> int:
     """Algorithm 1, after a new interval has begun if it is time for it."""
     U, k, td = state.utilisation, len(state.utilisation), state.interval[1]  # noqa: N806 - the paper's name
-    et = state.cost[0] / state.cost[1] if state.cost[1] > 0 else 0.0
+    measured = state.cost[0] / state.cost[1] if state.cost[1] > 0 else 0.0
+    et = max(measured, state.benchmark[0])
     if now >= state.interval[0] + td:
         for i in range(k):
             U[i] = state.records[i] * et / td
             state.records[i] = 0.0
-        state.cost[0], state.cost[1] = et, min(state.cost[1], 1.0)  # et as it was, until something new is measured
+        state.cost[0], state.cost[1] = measured, min(state.cost[1], 1.0)  # as it was, until something new is measured
+        if state.benchmark[0] == 0.0:
+            state.benchmark[0] = measured
         state.interval[0] += np.floor((now - state.interval[0]) / td) * td
     m = state.turn[0] % k
     for step in range(1, k):
