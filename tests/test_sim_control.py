@@ -16,6 +16,7 @@ from springtide.model.rate import Rate
 from springtide.model.snapshot import Snapshot
 from springtide.policy.group import Share, Table
 from springtide.sim import BackPressure, Constant, Edge, Model, Operator, Outcome, Reconfiguration, Source, simulate
+from springtide.sim.constants import Constants
 from springtide.sim.measure import violation_ratio
 
 
@@ -183,6 +184,11 @@ def test_wrong_use_is_told_with_what_is_right() -> None:
         run(line(), by_record=True)
     with pytest.raises(OptionError, match="interval=0 is not allowed"):
         run(line(), interval=0)
+    for unused in ({"trigger": 1.0}, {"begin": "5s"}, {"constants": Constants()}):
+        with pytest.raises(OptionError, match=f"{next(iter(unused))}=.* has no effect in continuous mode"):
+            run(line(), **unused)
+    with pytest.raises(OptionError, match="a pause of 2 s has no effect"):
+        Reconfiguration("none", 2.0)
     with pytest.raises(TopologyError, match="neither a topology nor a springtide"):
         run("line")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="reads 'sauce', which is not listed before it; did you mean 'source'"):

@@ -275,6 +275,8 @@ def test_the_command_prints_a_table_for_people(tmp_path: Path) -> None:
         (("--set", "degree"), "write name=value"),
         (("--set", "grouping.sped=1"), "sped"),
         (("--reconfiguration", "stop"), "reconfiguration 'stop' does not exist; "),
+        (("--pause", "5s"), "a pause of 5 s has no effect with reconfiguration 'none'; choose pause or restart"),
+        (("--trigger", "1s"), "trigger='1s' has no effect in continuous mode; give mode='micro-batch' with it"),
         (("--arrivals", "evn"), "did you mean 'even'"),
         (("--duration", "soon"), "duration 'soon' is not a duration"),
         (("--costs", "nowhere.json"), "'nowhere.json' cannot be read as JSON"),

@@ -29,7 +29,7 @@ from springtide.model.duration import seconds
 @click.option(
     "--mode", default="continuous", show_default=True, help="continuous, as in the papers, or micro-batch, as on Spark."
 )
-@click.option("--trigger", default="0s", show_default=True, help="Micro-batch: least time between two batches.")
+@click.option("--trigger", show_default="0s", help="Micro-batch: least time between two batches.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--duration", help="End after this time, such as 10m. Default: when the trace ends.")
 @click.option("--target", help="Latency that a second should keep, such as 2s.")

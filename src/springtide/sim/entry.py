@@ -36,8 +36,8 @@ def simulate(
     mode: str = "continuous", seed: int = 0,
     duration: str | float | None = None, records: int | None = None, target: str | float | None = None,
     interval: str | float = 1.0, reconfiguration: str | Reconfiguration = "none", max_slots: int | None = None,
-    warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, begin: str | float = 0.0,
-    trigger: str | float = 0.0, constants: Constants | None = None, r_over: int | None = None,
+    warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, begin: str | float | None = None,
+    trigger: str | float | None = None, constants: Constants | None = None, r_over: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:  # fmt: skip
     """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
@@ -74,10 +74,17 @@ def simulate(
         raise OptionError("micro-batch mode is Spark's: reconfiguration, by_record and warmup are for continuous mode")
     if in_batches:
         _check_rules(model)
+    else:
+        given = {"trigger": trigger, "begin": begin, "constants": constants}
+        unused = [name for name, value in given.items() if value is not None]
+        if unused:
+            raise OptionError(
+                f"{unused[0]}={given[unused[0]]!r} has no effect in continuous mode; give mode='micro-batch' with it"
+            )
     end = _end(model, None if duration is None else seconds(duration, "duration"), records)
     setup = Setup(
         model, scaler, groupings, seed, end, records, target_s, interval_s, max_slots or (8 if in_batches else NO_LIMIT), cost,
-        seconds(warmup, "warmup"), by_record, seconds(begin, "begin"), seconds(trigger, "trigger"),
+        seconds(warmup, "warmup"), by_record, seconds(begin or 0.0, "begin"), seconds(trigger or 0.0, "trigger"),
         constants or (Constants() if costs is None else read_constants(costs)), progress,
     )  # fmt: skip
     outcome = batched.run(setup) if in_batches else continuous.run(setup)

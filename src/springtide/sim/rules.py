@@ -60,3 +60,7 @@ class Reconfiguration:
             raise OptionError(f"reconfiguration {self.kind!r} does not exist; {nearest(self.kind, kinds)}")
         if not 0 <= self.seconds < math.inf:
             raise OptionError(f"a reconfiguration of {self.seconds} s is not allowed; it takes 0 s or more")
+        if self.kind == "none" and self.seconds:
+            raise OptionError(
+                f"a pause of {self.seconds:g} s has no effect with reconfiguration 'none'; choose pause or restart"
+            )
