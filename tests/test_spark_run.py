@@ -482,7 +482,7 @@ def test_tide_learns_what_keys_cost_routes_by_it_and_knows_it_after_a_restart(
     editions_kept = Editions(place / "springtide" / "knowledge")
     learned = editions_kept.load(editions_kept.latest())
     assert learned is not None
-    assert learned["work/"].tolist() == ["k"]
+    assert learned["work/"].tolist()[1:] == ["k"], "after the grouping that learned it"
     means = learned["work/seconds"] / learned["work/weights"]
     assert len(means) == 7
     assert sorted(means)[-1] > 3 * sorted(means)[-2]
