@@ -33,7 +33,7 @@ from springtide.sim import (
     Zipf,
     simulate,
 )
-from springtide.sim.constants import SETTLING, Constants, fit, read, to_json
+from springtide.sim.constants import SETTLING, Constants, critical_s, fit, read, to_json
 
 NONE = Constants(0.0, 0.0, 0.0, 0.0, 0.0)
 RECORDED = Path(__file__).parent / "recorded"
@@ -260,6 +260,30 @@ def test_a_triggers_pause_is_no_part_of_the_gap() -> None:
     assert again.summary["batches"] == pytest.approx(paused.summary["batches"], abs=1)
 
 
+@pytest.mark.parametrize("slots", [1, 2, 3, 4, 6])
+def test_the_critical_path_is_that_of_the_tasks_on_the_slots(slots: int) -> None:
+    """Two operators of one stage, with more tasks than slots together. Without fixed times a batch is its work alone."""
+    model = Model(
+        "two",
+        (Source("source", 50.0, Zipf(20, 1.0)),),
+        (
+            Operator("one", ("source",), ByItem(np.linspace(0.001, 0.010, 20)), parallelism=1),
+            Operator("other", ("source",), ByItem(np.linspace(0.020, 0.002, 20))),
+            Operator("last", ("one", "other"), Constant(0.0005)),
+        ),
+    )
+    reports = run(model, policy="static", settings={"degree": 2}, max_slots=slots, records=400).reports
+    for report in reports:
+        assert critical_s(report, model.topology.stages) == pytest.approx(report.duration_s)
+        assert len({(model.topology.stages[task.operator], task.task) for task in report.tasks}) == len(report.tasks)
+
+
+def test_tasks_beyond_the_slots_come_in_waves() -> None:
+    tasks = tuple(TaskReport("one" if n < 2 else "other", n, 1, 1, 0, busy, 0.0, 0.0) for n, busy in enumerate((3, 5, 4, 1)))
+    report = BatchReport(0, 1, Plan({}, 2, {}), 0.0, 9.0, 4, 4, 0, tasks, {})
+    assert critical_s(report, {"one": 1, "other": 1}) == 7  # 3 + 4 on one slot, 5 + 1 on the other
+
+
 def test_too_few_batches_are_refused() -> None:
     reports = run(line(), Constants(), records=200).reports
     with pytest.raises(OptionError, match="let it run longer"):
@@ -284,7 +308,7 @@ def as_report(batch: dict[str, Any]) -> BatchReport:
     tasks = tuple(
         TaskReport(name, task, rows, rows, 0, busy, start, end) for name, task, rows, busy, start, end in batch["tasks"]
     )
-    plan = Plan({}, 1, batch["widths"])
+    plan = Plan({}, RUNS["calibration"].max_slots, batch["widths"])
     return BatchReport(batch["batch"], 1, plan, batch["started"], batch["committed"], batch["rows_in"], 0, 0, tasks, {})
 
 

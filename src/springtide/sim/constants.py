@@ -2,7 +2,7 @@
 
 A batch of L stages, with n records and m tasks in all, is modelled to take
 
-    batch_s + L · stage_s + m · task_s + n · row_s + Σ over the stages of the busiest task's work
+    batch_s + L · stage_s + m · task_s + n · row_s + Σ over the stages of their tasks' work on the slots
 
 where the tasks of a stage are launched one after the other and share the slots. The next batch starts ``gap_s`` after the
 commit, in which time Spark asks the sources what is new and writes that down.
@@ -13,8 +13,9 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from heapq import heapreplace
 from pathlib import Path
 
 import numpy as np
@@ -86,15 +87,31 @@ def _pause_s(report: BatchReport) -> float:
 
 
 def critical_s(report: BatchReport, stages: Mapping[str, int]) -> float:
-    """The busiest task's work of every stage, added up."""
-    busy: dict[tuple[int, int], float] = {}
+    """How long the work of every stage takes on the slots, added up: its tasks in their order, each on the first free slot.
+
+    A task's number is its place in the stage; what is chained reports by the same number. There are the plan's slots, or
+    more, if more tasks were seen to run at once.
+    """
+    busy: dict[int, dict[int, float]] = {}
+    spans: dict[int, dict[int, tuple[float, float]]] = {}
     for task in report.tasks:
-        place = (stages[task.operator], task.task)
-        busy[place] = busy.get(place, 0.0) + (task.busy_s or 0.0)
-    longest: dict[int, float] = {}
-    for (stage, _), seconds in busy.items():
-        longest[stage] = max(longest.get(stage, 0.0), seconds)
-    return sum(longest.values())
+        work, span = busy.setdefault(stages[task.operator], {}), spans.setdefault(stages[task.operator], {})
+        work[task.task] = work.get(task.task, 0.0) + (task.busy_s or 0.0)
+        first, last = span.get(task.task, (task.started, task.finished))
+        span[task.task] = (min(first, task.started), max(last, task.finished))
+    total = 0.0
+    for stage, work in busy.items():
+        slots = [0.0] * max(1, report.plan.slots, _at_once(spans[stage].values()))
+        for number in sorted(work):
+            heapreplace(slots, slots[0] + work[number])
+        total += max(slots)
+    return total
+
+
+def _at_once(spans: Iterable[tuple[float, float]]) -> int:
+    """The most that ran at one time; what begins when another ends comes after it."""
+    changes = sorted(change for begin, end in spans if end > begin for change in ((begin, 1), (end, -1)))
+    return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
 def _fitted(rest: npt.NDArray[np.float64], *columns: npt.NDArray[np.float64]) -> list[float]:

@@ -112,12 +112,11 @@ class MicroBatches:
         """Run the operators of one stage, whose tasks are launched one after the other; when its last task ends."""
         slots = [at] * self._slots
         launched = last = at
-        tasks_of: dict[str, int] = {}  # a chain behind a union has tasks of each of the union's inputs
+        count = itertools.count()  # a task's number is its place in the stage, whatever the operator
         for operator in operators:
             parts = self._parts(operator, plan, routes, coming[operator.name])
             told = []
             for number, (part, factors) in enumerate(zip(parts, self._factors(operator, parts, at), strict=True)):
-                task = tasks_of.get(operator.head, 0) + number
                 seconds = np.empty(len(part.at))
                 operator.cost.draw(self._random[operator.name], part.item, seconds)
                 seconds *= factors
@@ -126,10 +125,9 @@ class MicroBatches:
                 end = begin + float(seconds.sum())
                 heapreplace(slots, end)
                 last = max(last, end)
-                tasks += _reports(operator, task, len(part.at), begin, end)
+                tasks += _reports(operator, next(count), len(part.at), begin, end)
                 if isinstance(self._groupings[operator.name], Learner) and len(part.at):
                     told.append(TaskCosts.of(number, _keys(operator, part), seconds))
-            tasks_of[operator.head] = tasks_of.get(operator.head, 0) + len(parts)
             if told:
                 costs[operator.name] = tuple(told)
             self._send(operator.name, parts, coming)
