@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from recorded.runs import RUNS
 from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport
+from springtide.policy.group import Share, Table
 from springtide.record.summary import summarise
 from springtide.sim import (
     BackPressure,
@@ -230,6 +232,20 @@ def test_tasks_have_their_speeds() -> None:
     assert told(Speeds((1.0, 3.0)), Speeds((3.0,), from_record=120, from_s=1.0))[-1] == pytest.approx([0.060, 0.020])
     half = told(Speeds((1.0, 3.0), from_record=60))
     assert half == [even, pytest.approx([0.020, 0.040]), slow, slow], "a batch is cut where the record is in it"
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda s: np.full(s.rows, s.width), lambda s: np.full(s.rows, -1), lambda s: np.zeros(s.rows)[1:]]
+)
+def test_a_route_that_loses_records_is_an_error(wrong: Callable[[Share], Any]) -> None:
+    class Lossy:
+        name: ClassVar[str] = "lossy"
+
+        def route(self, share: Share, table: Table) -> Any:
+            return wrong(share)
+
+    with pytest.raises(OptionError, match=r"grouping 'lossy' of operator 'work' is to give a target from 0 to 1 for each of"):
+        run(line(), grouping=Lossy(), max_slots=2)
 
 
 # Constants

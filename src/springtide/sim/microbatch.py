@@ -18,7 +18,7 @@ from springtide.control.ports import Control
 from springtide.model.costs import Hashes, TaskCosts
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport
-from springtide.policy.group import Grouping, Learner, Route, Share
+from springtide.policy.group import Grouping, Learner, Route, Share, checked
 from springtide.policy.group.keys import mix
 from springtide.sim.arrivals import Arrivals, Batch, joined
 from springtide.sim.constants import Constants
@@ -164,7 +164,9 @@ class MicroBatches:
         grouping, table = self._groupings[operator.name], routes.get(operator.name, Route()).table
         parts: list[list[Batch]] = [[] for _ in range(width)]
         for origin, batch in enumerate(coming):
-            targets = grouping.route(self._share(operator, batch, width, origin), table)
+            share = self._share(operator, batch, width, origin)
+            name = getattr(grouping, "name", type(grouping).__name__)
+            targets = checked(np.asarray(grouping.route(share, table)), share, name, operator.head)
             for target in range(width):
                 parts[target].append(batch.part(targets == target))
         return [joined(part) for part in parts]
