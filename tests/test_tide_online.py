@@ -107,6 +107,13 @@ def test_keys_that_are_rare_and_dear_do_not_make_a_speed_wait() -> None:
     assert state.factor[1] / state.factor[0] > 1.5
 
 
+def test_keys_that_are_new_tell_nothing_of_a_speed() -> None:
+    keys = np.concatenate([np.arange(64), np.arange(64) % 4, 1000 + np.arange(640)]).astype(np.uint64)
+    costs = np.concatenate([np.ones(128), np.full(640, 5.0)])
+    state = fed(Tide(), keys, costs, np.repeat([0, 1], [128, 640]))
+    assert state.factor.tolist() == pytest.approx([1.0, 1.0], abs=0.05)
+
+
 def test_records_that_cost_nothing_tell_nothing_of_a_speed() -> None:
     zeros, later = np.zeros(64), np.ones(64)
     keys, targets = np.arange(128, dtype=np.uint64) % np.uint64(4), np.arange(128) % 2

@@ -150,9 +150,10 @@ def _learn_speed(state: Knowledge, target: int) -> None:
         return
     keep = 0.5 ** (1 / SPEED_HALF_LIFE)
     for place in range(state.noted[target]):
-        estimate = _estimate(state, state.noted_keys[target, place])
-        state.observed[target] = state.observed[target] * keep + state.noted_costs[target, place]
-        state.expected[target] = state.expected[target] * keep + estimate
+        key = state.noted_keys[target, place]
+        if _is_exact(state, key):  # what is expected of others says little
+            state.observed[target] = state.observed[target] * keep + state.noted_costs[target, place]
+            state.expected[target] = state.expected[target] * keep + _estimate(state, key)
     k, total = len(state.factor), 0.0
     for i in range(k):
         state.factor[i] = (state.observed[i] + tried) / (state.expected[i] + tried)
@@ -239,6 +240,13 @@ def _way(state: Knowledge, ways: int, key: int) -> int:
         if state.seconds[ways, way] < state.seconds[ways, best] or state.weights[ways, way] == 0:
             best = way if state.weights[ways, best] > 0 else best
     return best
+
+
+@kernel
+def _is_exact(state: Knowledge, key: int) -> bool:
+    ways = int(key % len(state.keys))
+    way = _way(state, ways, key)
+    return bool(state.weights[ways, way] > 0 and state.keys[ways, way] == key)
 
 
 @kernel
