@@ -152,6 +152,9 @@ def test_a_chain_behind_a_union_of_chains_does_all_of_its_work() -> None:
     assert [o.name for o in model.operators] == ["same_number", "wait"]
     rows = [{name: per for name, _, per in o.folded} for o in model.operators]
     assert [one["wait"] for one in rows] == pytest.approx([1.0, 1.0])
+    for operator in model.operators:
+        seconds = operator.cost.seconds  # type: ignore[attr-defined]
+        assert np.median(seconds[seconds > 0]) >= 0.0005, "all of its work, not half of it"
 
 
 def test_what_belongs_together_stays_together(tmp_path: Path) -> None:
