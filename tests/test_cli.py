@@ -71,7 +71,7 @@ def test_a_file_runs_and_prints_exactly_one_document(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout, parse_constant=pytest.fail)
     latency, operators = document["latency_ms"], document["operators"]
-    assert (document["topology"], document["policy"], document["grouping"]) == ("job", "static", "round-robin")
+    assert (document["topology"], document["policy"], document["grouping"]) == ("job", "static", "tide")
     assert (document["rows_in"], document["rows_out"], document["rows_failed"]) == (500, 499, 1)
     assert document["sinks"] == {"out": 499}
     assert document["batches"] >= 1

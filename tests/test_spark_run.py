@@ -460,8 +460,8 @@ def slow_for_one_key(one: Number) -> Number:
 def test_tide_learns_what_keys_cost_routes_by_it_and_knows_it_after_a_restart(
     by: str | None, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also behind a source whose records the JVM deals out until something is known, and in a stage that follows."""
-    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(50))
+    """In the stage behind the source, and in one that follows, where there is nothing to learn."""
+    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(100))
 
     def topology(limit: int) -> st.Topology:
         worked = numbers(limit).map(slow_for_one_key, grouping="tide", by=by, name="work", parallelism=3)
@@ -470,9 +470,9 @@ def test_tide_learns_what_keys_cost_routes_by_it_and_knows_it_after_a_restart(
 
     place = tmp_path / "checkpoint"
     options = {"settings": {"degree": 3}, "checkpoint": place, "grouping": "tide", "target": "60s"}
-    first = run(topology(400), spark, tmp_path, **options)
-    second = run(topology(600), spark, tmp_path, **options)
-    assert sorted(kept(first, "out") + kept(second, "out")) == list(range(600))
+    first = run(topology(1_000), spark, tmp_path, **options)
+    second = run(topology(1_200), spark, tmp_path, **options)
+    assert sorted(kept(first, "out") + kept(second, "out")) == list(range(1_200))
     editions = [line["plan"]["knowledge"] for line in lines(first)]
     assert editions[0] == 0
     assert editions[-1] > 0
