@@ -20,7 +20,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             result = st.run(
                 run.topology(), policy=run.policy, settings=run.settings, max_slots=run.max_slots, runs=folder,
-                duration=run.duration_s, target=run.target,
+                duration=run.duration_s,
             )  # fmt: skip
             started = json.loads((result.folder / "checkpoint/springtide/schedule.json").read_text())["started"]
             lines = (result.folder / "batches.jsonl").read_text().splitlines()

@@ -3,7 +3,7 @@
     calibration  steps of rate, degrees from 1 to 4: what constants are fitted to
     light        few records, little work: batches are all but fixed costs
     skewed       keys by Zipf's law and costs by key, routed by hash: one task has much more to do than the others
-    overloaded   more work comes than the slots can do: the backlog grows
+    overloaded   after a while more work comes than the slots can do: batches grow, and the backlog with them
 
 Every record's key is a pure function of its number, so the simulator gets the very records that Spark got.
 """
@@ -44,7 +44,7 @@ class Run:
     settings: Mapping[str, object]
     max_slots: int
     uneven: bool = False
-    target: str | None = None
+    settled_s: float = 25.0  # in the schedule: until then workers start, and the JVM compiles
     duration_s: float = 45.0
 
     def topology(self) -> Topology:
@@ -52,12 +52,13 @@ class Run:
         worked = stream.map(Work(self.seconds, self.uneven), schema=Item, name="work", grouping=self.grouping, by="key")
         return worked.to(st.sink.discard(), name="nowhere").named("recorded")
 
-    def model(self, first: int, until_s: float) -> Model:
-        """From the record ``first`` on, up to a time in seconds of the schedule."""
+    def model(self, first: int, until_s: float, overslept_s: float) -> Model:
+        """From the record ``first`` on, up to a time in seconds of the schedule; a record takes ``overslept_s`` longer than it
+        is told to sleep."""
         count = self.rate.count(until_s)
         times = self.rate.created(first, count)
         source = Source("source", self.rate, Given(keys_of(first, count)), times=times)
-        costs = np.array([cost_of(key, self.seconds, self.uneven) for key in range(KEYS)])
+        costs = np.array([cost_of(key, self.seconds, self.uneven) for key in range(KEYS)]) + overslept_s
         return Model("recorded", (source,), (Operator("work", ("source",), ByItem(costs), grouping=self.grouping),))
 
 
@@ -102,7 +103,10 @@ RUNS: dict[str, Run] = {
     ),
     "light": Run(steps(40), 0.001, "round-robin", "static", {"degree": 2}, 2),
     "skewed": Run(steps(250), 0.004, "hash", "static", {"degree": 4}, 4, uneven=True),
-    "overloaded": Run(steps(400), 0.008, "round-robin", "static", {"degree": 3}, 3, target="1s", duration_s=70),
+    "overloaded": Run(
+        steps(50, 50, 50, 50, 50, 50, 50, 50, 400), 0.008, "round-robin", "static", {"degree": 3}, 3,
+        settled_s=64, duration_s=100,
+    ),
 }  # fmt: skip
 
 

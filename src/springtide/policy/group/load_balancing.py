@@ -38,6 +38,7 @@ class LoadBalancing:
     name: ClassVar[str] = "load-balancing"
     source: ClassVar[str] = "PSPS, section IV-A, algorithm 1"
     summary: ClassVar[str] = "to the task with the least utilisation in the interval"
+    by_key: ClassVar[bool] = False
 
     interval: float = parameter(
         60.0, "s", minimum=1e-3, help="td: after it the utilisation is measured anew; in micro-batches, a batch"
