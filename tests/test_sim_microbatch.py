@@ -331,7 +331,7 @@ def as_report(batch: dict[str, Any]) -> BatchReport:
 def overslept_s() -> float:
     """What a record took in the calibration run beyond what it was told to sleep."""
     tasks = [task for batch in recorded("calibration") for task in batch["tasks"] if task[0] == "work"]
-    return sum(task[3] for task in tasks) / sum(task[2] for task in tasks) - RUNS["calibration"].seconds
+    return float(sum(task[3] for task in tasks) / sum(task[2] for task in tasks)) - RUNS["calibration"].seconds
 
 
 def constants() -> Constants:

@@ -1,5 +1,6 @@
 """A cluster in numbers: what the simulator's continuous mode simulates. Frozen values; all times are in seconds.
 
+>>> from springtide.sim.draws import Exponential, Zipf
 >>> model = Model(
 ...     "shop",
 ...     sources=(Source("orders", rate=90.0, items=Zipf(1000, 1.0)),),
