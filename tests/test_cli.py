@@ -85,7 +85,7 @@ def test_a_file_runs_and_prints_exactly_one_document(tmp_path: Path) -> None:
         {"name", "grouping", "degree", "width", "rows_in", "rows_out"} for _ in operators
     ]
     work = operators[0]
-    assert (work["name"], work["grouping"], work["rows_in"], work["rows_out"]) == ("work", "round-robin", 500, 499)
+    assert (work["name"], work["grouping"], work["rows_in"], work["rows_out"]) == ("work", "tide", 500, 499)
     assert work["degree"].keys() == work["width"].keys() == {"mean", "max"}
     folder = tmp_path / document["run_dir"]
     assert {"run.json", "batches.jsonl", "summary.json"} <= {path.name for path in folder.iterdir()}
