@@ -6,8 +6,7 @@ learned from; the groupings take turns, and a grouping's time is the least of it
 The first batch: a warm session in which every measured batch has a Python daemon and workers of its own, none of which
 has done anything before. Spark starts new ones for another environment, so a variable that nobody reads is set anew for each
 batch. Two tasks, so that two cores can start two workers at once. The groupings take turns; told is the median of the
-differences to round-robin in the same round. Round-robin needs no stage of Python in front of it and the others do, so part
-of the difference is that stage: ``hash`` shows how much.
+differences to round-robin in the same round. ``hash`` knows nothing that would have to be unpacked: it shows the noise.
 """
 
 from __future__ import annotations
