@@ -185,7 +185,7 @@ class Springtide(_Side):
         worked = rows.map(WORK[self.work], name="work", grouping=self.grouping.name, by="key")
         topology = worked.to(st.sink.discard(), name="nowhere").named("balance")
         groupings = {"work": self.grouping}
-        letters = Staging(tempfile.mkdtemp(prefix="springtide-bench-"), "json")
+        letters = Staging(str(Path(tempfile.gettempdir()) / "springtide-bench-letters"), "json")  # nothing fails here
         self.program = compile_topology(topology, groupings, {"nowhere": None}, letters)
         self.spent = 0.0
         self.routing = Routing(topology, groupings, None, lambda: self.spent, wait=True)  # the time of its own batches
@@ -257,9 +257,9 @@ def _tell(sides: Mapping[str, _Side], reports: list[TaskCosts], k: int) -> None:
 
 
 @contextlib.contextmanager
-def spark_session(slots: int, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def spark_session(slots: int) -> Iterator[SparkSession]:
     with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
-        session: Any = sessions.create(f"local[{slots}]", "springtide-bench", conf=conf, log=Path(folder) / "spark.log")
+        session: Any = sessions.create(f"local[{slots}]", "springtide-bench", log=Path(folder) / "spark.log")
         try:
             yield session
         finally:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.policy.group import Online, Share, Table, Targets, kernel
-from springtide.policy.group.round_robin import RoundRobin, Turn
+from springtide.policy.group.greedy import in_turn
+from springtide.policy.group.round_robin import Turn
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class LeastLoaded:
     summary: ClassVar[str] = "to the task with the fewest records waiting"
 
     def route(self, share: Share, table: Table) -> Targets:
-        return RoundRobin().route(share, table)
+        return in_turn(share)
 
     def online(self, k: int, seed: int, before: Any = None) -> Online:
         return Online(Turn(np.zeros(1, dtype=np.int64)), shortest)

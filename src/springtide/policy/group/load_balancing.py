@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from springtide.model.costs import TaskCosts
 from springtide.policy.group import Online, Share, State, Table, Targets, kernel
-from springtide.policy.group.round_robin import RoundRobin
+from springtide.policy.group.greedy import in_turn
 from springtide.policy.registry import parameter, validate
 
 _Floats = npt.NDArray[np.float64]
@@ -71,7 +71,7 @@ class LoadBalancing:
     def route(self, share: Share, table: Table) -> Targets:
         k = share.width
         if not table or len(table["utilisation"]) != k or not table["step"][0] > 0:
-            return RoundRobin().route(share, {})
+            return in_turn(share)
         first, step = (share.origin + share.batch) % k, float(table["step"][0])
         heap = [((float(table["utilisation"][i])), (i - first) % k, i) for i in range(k)]  # U, its turn, the replica
         heapify(heap)

@@ -28,6 +28,7 @@ import numpy as np
 from springtide.model.costs import TaskCosts
 from springtide.policy.group import Online, Share, State, Table, Targets, count_min
 from springtide.policy.group.count_min import Matrix
+from springtide.policy.group.greedy import in_turn
 from springtide.policy.group.posg_machine import (
     LONGEST,
     PER_REPLICA,
@@ -39,7 +40,6 @@ from springtide.policy.group.posg_machine import (
     fresh,
     synchronise,
 )
-from springtide.policy.group.round_robin import RoundRobin
 from springtide.policy.registry import parameter, validate
 
 
@@ -112,7 +112,7 @@ class Posg:
     def route(self, share: Share, table: Table) -> Targets:
         k = share.width
         if not table or table["F"].shape != (*self.shape, k):
-            return RoundRobin().route(share, {})
+            return in_turn(share)
         r, c = self.shape
         keys = share.keys if share.keyed else np.zeros(share.rows, dtype=np.uint64)
         places = count_min.cells(count_min.row_hashes(r, self.seed), c, keys)

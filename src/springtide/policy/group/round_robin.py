@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.policy.group import Online, Share, Table, Targets, kernel
+from springtide.policy.group.greedy import in_turn
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class RoundRobin:
     summary: ClassVar[str] = "one record for each task in turn"
 
     def route(self, share: Share, table: Table) -> Targets:
-        start = (share.origin + share.batch) % share.width
-        return np.arange(start, start + share.rows, dtype=np.int64) % share.width
+        return in_turn(share)
 
     def online(self, k: int, seed: int, before: Any = None) -> Online:
         return Online(Turn(np.zeros(1, dtype=np.int64)), next_in_turn)

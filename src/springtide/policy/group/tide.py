@@ -29,7 +29,6 @@ from springtide.policy.registry import parameter, validate
 
 Floats = npt.NDArray[np.float64]
 
-
 REMEMBERED = 20
 """Batches over which a replica's speed is averaged."""
 SURE = 3.0

@@ -144,7 +144,7 @@ def _report(state: Knowledge, target: int, now: float) -> None:
 
 @kernel
 def _learn_speed(state: Knowledge, target: int) -> None:
-    """What a replica's records took, and were expected to; then all factors, which have a mean of 1 (see ``tide._factors``)."""
+    """What a replica's records took, and were expected to; then all factors, which have a mean of 1."""
     tried = TRIED * _mean(state.sums)
     if not tried > 0:
         return
