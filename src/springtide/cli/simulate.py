@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from springtide.cli.common import errors, parted, print_json
-from springtide.cli.tables import UNKNOWN, count, mean_max, milliseconds, number
+from springtide.cli.tables import UNKNOWN, count, facts_table, latency_facts, mean_max, number
 from springtide.model.duration import seconds
 
 
@@ -77,18 +77,10 @@ def _progress() -> Iterator[Callable[[float, float], None] | None]:
 def simulation_table(summary: Mapping[str, Any]) -> RenderableType:
     """The summary for people."""
     title = f"{summary['topology']} · {summary['policy']} · {summary['grouping']} · {summary['mode']} · seed {summary['seed']}"
-    table = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "left", "right"):
-        table.add_column(justify=justify, no_wrap=True)
-    facts = _facts(summary)
-    half = (len(facts) + 1) // 2
-    for left, right in zip(facts[:half], [*facts[half:], ("", "")], strict=False):
-        table.add_row(Text(left[0], style="dim"), Text(left[1]), Text(right[0], style="dim"), Text(right[1]))
-    return Group(Text(title, style="bold"), table)
+    return Group(Text(title, style="bold"), facts_table(_facts(summary)))
 
 
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    latency = summary["latency_ms"] or {}
     return [
         ("simulated", number(summary["duration_s"], "s")),
         ("records in", count(summary["rows_in"])),
@@ -98,10 +90,7 @@ def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("records still there", count(summary["rows_there"])),
         ("throughput", number(summary["throughput_rows_s"], " records/s")),
         ("processed", _share(summary["processed_ratio"])),
-        ("latency, mean", milliseconds(latency.get("mean"))),
-        ("latency, median", milliseconds(latency.get("p50"))),
-        ("latency, 95th percentile", milliseconds(latency.get("p95"))),
-        ("latency, 99th percentile", milliseconds(latency.get("p99"))),
+        *latency_facts(summary["latency_ms"]),
         ("seconds above the target", _share(summary["violation_ratio"])),
         ("replicas, mean (max)", mean_max(summary["replicas"])),
         ("replica seconds", number(summary["replica_seconds"])),

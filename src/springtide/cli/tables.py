@@ -52,7 +52,7 @@ def summary_table(summary: Mapping[str, Any]) -> RenderableType:
     title = f"{summary['topology']} · {summary['policy']} · {summary['grouping']}"
     parts: list[RenderableType] = [
         Text(title, style="bold"),
-        _totals(summary),
+        facts_table(_facts(summary)),
         Text(),
         _operators(summary),
         Text(),
@@ -63,11 +63,11 @@ def summary_table(summary: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _totals(summary: Mapping[str, Any]) -> Table:
+def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
+    """Names and values, in two columns of each."""
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "left", "right"):
         table.add_column(justify=justify, no_wrap=True)
-    facts = _facts(summary)
     half = (len(facts) + 1) // 2
     for left, right in zip(facts[:half], [*facts[half:], ("", "")], strict=False):
         table.add_row(Text(left[0], style="dim"), Text(left[1]), Text(right[0], style="dim"), Text(right[1]))
@@ -75,7 +75,6 @@ def _totals(summary: Mapping[str, Any]) -> Table:
 
 
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    latency = summary["latency_ms"] or {}
     return [
         ("batches", count(summary["batches"])),
         ("duration", number(summary.get("duration_s"), "s")),
@@ -84,14 +83,16 @@ def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("records failed", count(summary["rows_failed"])),
         ("throughput", number(summary["throughput_rows_s"], " records/s")),
         ("backlog at the end", count(summary.get("backlog_end"))),
-        ("latency, mean", milliseconds(latency.get("mean"))),
-        ("latency, median", milliseconds(latency.get("p50"))),
-        ("latency, 95th percentile", milliseconds(latency.get("p95"))),
-        ("latency, 99th percentile", milliseconds(latency.get("p99"))),
+        *latency_facts(summary["latency_ms"]),
         ("replicas, mean (max)", mean_max(summary["replicas"])),
         ("slot seconds", number(summary["slot_seconds"])),
         ("reconfigurations", count(summary["reconfigurations"])),
     ]
+
+
+def latency_facts(latency: Mapping[str, float] | None) -> list[tuple[str, str]]:
+    names = {"mean": "mean", "p50": "median", "p95": "95th percentile", "p99": "99th percentile"}
+    return [(f"latency, {name}", milliseconds((latency or {}).get(key))) for key, name in names.items()]
 
 
 def mean_max(value: Mapping[str, float | None]) -> str:
