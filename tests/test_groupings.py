@@ -320,3 +320,9 @@ def test_replicas_come_and_go_under_load(name: str) -> None:
     )
     assert outcome.summary["reconfigurations"] == 4
     assert outcome.summary["rows_out"] == 3_000
+
+
+def test_what_cannot_be_a_cost_is_left_out_of_a_report() -> None:
+    seconds = np.array([1.0, -1.0, np.nan, np.inf, 1e300, 2.0])
+    costs = TaskCosts(0, np.arange(6, dtype=np.uint64), np.array([1, 1, 1, 1, 1, 0]), seconds)
+    assert (costs.keys.tolist(), costs.counts.tolist(), costs.seconds.tolist()) == ([0], [1], [1.0])

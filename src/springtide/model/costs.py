@@ -10,11 +10,16 @@ import numpy.typing as npt
 Hashes = npt.NDArray[np.uint64]
 
 
+LONGEST_S = 1e9
+"""No key's records of one batch take 30 years: a clock that went wrong says so."""
+
+
 @dataclass(frozen=True, eq=False)
 class TaskCosts:
     """One task of one operator in one batch: for each distinct key its number of records and the seconds they took.
 
-    ``task`` is the number of the task among the operator's, from 0: its replica. ``keys`` are in rising order.
+    ``task`` is the number of the task among the operator's, from 0: its replica. ``keys`` are in rising order. What cannot
+    be a cost, such as a negative one, is left out, so that nobody who learns from reports has to look for it.
     """
 
     task: int
@@ -22,20 +27,24 @@ class TaskCosts:
     counts: npt.NDArray[np.int64]
     seconds: npt.NDArray[np.float64]
 
+    def __post_init__(self) -> None:
+        sound = _sound(self.seconds) & (self.counts > 0)
+        if not sound.all():
+            for name in ("keys", "counts", "seconds"):
+                object.__setattr__(self, name, getattr(self, name)[sound])
+
     @classmethod
     def of(cls, task: int, keys: Hashes, seconds: npt.NDArray[np.float64]) -> TaskCosts:
-        """Sums per key of what each record took. What cannot be a cost, negative or not finite, is left out.
+        """Sums per key of what each record took.
 
         >>> costs = TaskCosts.of(0, np.array([7, 5, 7], dtype=np.uint64), np.array([1.0, 2.0, 4.0]))
         >>> costs.keys.tolist(), costs.counts.tolist(), costs.seconds.tolist()
         ([5, 7], [1, 2], [2.0, 5.0])
         """
-        sound = np.isfinite(seconds) & (seconds >= 0)
-        if not sound.all():
-            keys, seconds = keys[sound], seconds[sound]
-        distinct, places = np.unique(keys, return_inverse=True)
+        sound = _sound(seconds)
+        distinct, places = np.unique(keys[sound], return_inverse=True)
         counts = np.bincount(places, minlength=len(distinct))
-        sums = np.bincount(places, weights=seconds, minlength=len(distinct)).astype(np.float64)
+        sums = np.bincount(places, weights=seconds[sound], minlength=len(distinct)).astype(np.float64)
         return cls(task, distinct, counts, sums)
 
     @property
@@ -45,3 +54,8 @@ class TaskCosts:
     @property
     def total_s(self) -> float:
         return float(self.seconds.sum())
+
+
+def _sound(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which can be costs; not a number is neither more nor less than anything."""
+    return (seconds >= 0) & (seconds <= LONGEST_S)

@@ -55,11 +55,10 @@ class LoadBalancing:
     def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
         records, seconds = np.zeros(width), np.zeros(width)
         for one in costs:
-            sound = np.isfinite(one.seconds) & (one.seconds >= 0) & (one.counts > 0)
             if 0 <= one.task < width:
-                records[one.task] += one.counts[sound].sum()
-                seconds[one.task] += one.seconds[sound].sum()
-        if not 0 < seconds.sum() < np.inf:
+                records[one.task] += one.rows
+                seconds[one.task] += one.total_s
+        if not seconds.any():
             return state
         measured, benchmark = seconds.sum() / records.sum(), float(state["benchmark"][0]) if "benchmark" in state else 0.0
         step = max(measured, benchmark) / seconds.max()  # et/td

@@ -30,7 +30,6 @@ from springtide.policy.group import Online, Share, State, Table, Targets, count_
 from springtide.policy.group.count_min import Matrix
 from springtide.policy.group.greedy import in_turn
 from springtide.policy.group.posg_machine import (
-    LONGEST,
     PER_REPLICA,
     SINCE_CHANGE,
     Machine,
@@ -90,14 +89,14 @@ class Posg:
         machine = self._machine(width, self.seed, state)
         c = self.shape[1]
         for task in costs:
-            op, sound = task.task, np.isfinite(task.seconds) & (task.seconds >= 0) & (task.counts > 0)
-            if not (0 <= op < width and sound.any()):
+            op = task.task
+            if not (0 <= op < width and task.rows):
                 continue
-            keys, counts, seconds = task.keys[sound], task.counts[sound], np.minimum(task.seconds[sound], LONGEST)
-            count_min.update(machine.F[op], machine.W[op], count_min.cells(machine.hashes, c, keys), counts, seconds)
-            machine.done[op] += counts.sum()
-            machine.executed[op] += counts.sum()
-            machine.spent[op] += seconds.sum()
+            places = count_min.cells(machine.hashes, c, task.keys)
+            count_min.update(machine.F[op], machine.W[op], places, task.counts, task.seconds)
+            machine.done[op] += task.rows
+            machine.executed[op] += task.rows
+            machine.spent[op] += task.total_s
             if machine.executed[op] >= self.window:
                 end_of_window(machine, op)
         return machine._asdict()

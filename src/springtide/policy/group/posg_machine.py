@@ -11,14 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from springtide.model.costs import Hashes
+from springtide.model.costs import LONGEST_S, Hashes
 from springtide.policy.group import kernel
 from springtide.policy.group.count_min import Matrix, estimate_one, update_one
 
 ROUND_ROBIN, SEND_ALL, WAIT_ALL, RUN = range(4)
 WINDOW, TOLERANCE, PERIOD, CLOCK, EMPTY_CELLS, WEIGHTED, CHANGED_ONLY = range(7)
-LONGEST = 1e9
-"""Seconds; what took longer, by a broken clock, counts as this. It keeps the sums finite."""
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
@@ -140,7 +138,7 @@ def completed(state: Machine, target: int, key: int, cost: float, now: float) ->
     op = target
     if op < 0 or op >= len(state.load):
         return
-    seconds = min(max(cost, 0.0), LONGEST) if cost == cost else 0.0
+    seconds = min(max(cost, 0.0), LONGEST_S) if cost == cost else 0.0
     state.done[op] += 1
     state.spent[op] += seconds
     state.busy[op] += seconds
