@@ -326,3 +326,18 @@ def test_what_cannot_be_a_cost_is_left_out_of_a_report() -> None:
     seconds = np.array([1.0, -1.0, np.nan, np.inf, 1e300, 2.0])
     costs = TaskCosts(0, np.arange(6, dtype=np.uint64), np.array([1, 1, 1, 1, 1, 0]), seconds)
     assert (costs.keys.tolist(), costs.counts.tolist(), costs.seconds.tolist()) == ([0], [1], [1.0])
+
+
+def test_a_record_that_was_held_up_does_not_make_tide_forget_what_keys_cost() -> None:
+    """One record in two thousand takes a second, for reasons of its own; the others take what their key says."""
+    rng, tide = np.random.default_rng(1), created("tide")
+    true = rng.permutation(np.linspace(1e-3, 8e-3, 512))
+    state = tide.initial()
+    for _ in range(40):
+        keys = rng.integers(0, 512, 500)
+        seconds = true[keys] + (rng.random(500) < 1 / 2_000)
+        state = tide.learn(state, 1, [TaskCosts.of(0, keys.astype(np.uint64), seconds)])
+    table = tide.table(state, 1)
+    off = np.abs(table["costs"] / true[table["keys"].astype(np.int64)] - 1)
+    assert np.median(off) < 0.05
+    assert np.quantile(off, 0.95) < 0.5

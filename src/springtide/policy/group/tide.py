@@ -36,6 +36,8 @@ SURE = 3.0
 batch may be off by a tenth, and a factor that follows that makes the next batch uneven."""
 
 AGEING = ("weights", "seconds", "F", "W", "noise")
+SHORTEST_S = 1e-6
+"""What a clock says was shorter counts as this: calling a function takes no less."""
 ALIKE = 0.05
 """Costs that spread by less, over their mean, are taken for the same, and records dealt out in turn."""
 
@@ -167,12 +169,23 @@ def _found(known: Hashes, keys: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDAr
     return at, known[at] == keys
 
 
+def _log_means(seconds: Floats, weights: Floats) -> Floats:
+    return np.log(np.maximum(seconds / np.maximum(weights, 1e-9), SHORTEST_S))
+
+
 def _added(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> dict[str, Any]:
-    """The exact keys with these records added, still in order."""
+    """The exact keys with these records added, still in order.
+
+    A key's mean is the geometric one of its reports: a record that was held up for a second by a pause of its worker
+    would otherwise make its key seem dear for a long time.
+    """
     at, known = _found(state["keys"], keys)
     weights, sums = state["weights"].copy(), state["seconds"].copy()
     weights[at[known]] += counts[known]
-    sums[at[known]] += seconds[known]
+    lean = counts[known] / weights[at[known]]
+    logs = (1 - lean) * _log_means(state["seconds"], state["weights"])[at[known]]
+    logs += lean * _log_means(seconds[known], counts[known])
+    sums[at[known]] = np.exp(logs) * weights[at[known]]
     new = ~known
     place = np.searchsorted(state["keys"], keys[new])
     return {
@@ -185,11 +198,12 @@ def _added(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> dict[
 def _surprise(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> Floats:
     """How far the records of known keys were from their key's mean: squares, as of single records, and how many keys.
 
-    A mean of n records differs from one of w records by a variance of σ²(1/n + 1/w).
+    A mean of n records differs from one of w records by a variance of σ²(1/n + 1/w). All of it in logarithms: what differs
+    is how many times longer a record takes, and one that took a hundred times as long must not drown all others.
     """
     at, known = _found(state["keys"], keys)
     weights = np.maximum(state["weights"][at[known]], 1e-9)
-    off = seconds[known] / counts[known] - state["seconds"][at[known]] / weights
+    off = _log_means(seconds[known], counts[known]) - _log_means(state["seconds"], state["weights"])[at[known]]
     return np.array([float((off**2 / (1 / counts[known] + 1 / weights)).sum()), float(known.sum())])
 
 
@@ -204,13 +218,13 @@ def _credibility(state: State) -> tuple[float, float]:
 
     κ = σ² within a key / variance between keys. The keys' means vary by the latter and by σ²/w.
     """
-    means = state["seconds"] / np.maximum(state["weights"], 1e-9)
-    prior = float(means.mean())
+    logs = _log_means(state["seconds"], state["weights"])
+    prior = float(np.exp(logs).mean())
     squares, count = state["noise"]
-    if count < 1 or len(means) < 2:
+    if count < 1 or len(logs) < 2:
         return prior, 0.0
     within = squares / count
-    between = float(means.var()) - within * float((1 / np.maximum(state["weights"], 1.0)).mean())
+    between = float(logs.var()) - within * float((1 / np.maximum(state["weights"], 1.0)).mean())
     return prior, min(within / between, 1e9) if between > 0 else 1e9
 
 
