@@ -121,6 +121,7 @@ def run(
             topology, scaler, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
+            target_s=target_s,
         )  # fmt: skip
 
         def new_session() -> Any:

@@ -36,11 +36,13 @@ class ControlLoop:
     def __init__(
         self, topology: Topology, policy: ScalePolicy, *, bounds: Bounds, read_limit: ReadLimit | None, trigger_s: float,
         interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal,
-        routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None,
+        routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None, target_s: float | None = None,
+        starting_s: float | None = None,
     ) -> None:  # fmt: skip
         self._topology, self._policy, self._bounds = topology, policy, bounds
         self._read_limit, self._trigger_s, self._interval_s = read_limit, trigger_s, interval_s
         self._clock, self._actuators, self._journal = clock, actuators, journal
+        self._target_s, self._starting_s = target_s, starting_s
         self._routing = routing or Routing(topology, {}, None, clock)
         self._monitor: Measuring = monitor or Monitor(topology)
         self._rng = np.random.default_rng(seed)
@@ -56,7 +58,7 @@ class ControlLoop:
     def cycle(self) -> None:
         """Monitor, analyze, plan, execute."""
         now = self._clock()
-        snapshot = self._monitor.snapshot(now - self._started, now - self._last, self._plan)
+        snapshot = self._measured(self._monitor, now - self._started, now - self._last, self._plan)
         self._last = now
         requests = self._analyze(snapshot)
         plan = self._make_plan(snapshot, requests)
@@ -84,11 +86,18 @@ class ControlLoop:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
+    def _measured(self, monitor: Measuring, at: float, interval_s: float, plan: Plan) -> Snapshot:
+        """What was measured, beside what is wanted of the run."""
+        return replace(
+            monitor.snapshot(at, interval_s, plan), target_s=self._target_s, slots=self._bounds.max_slots,
+            trigger_s=self._trigger_s, starting_s=self._starting_s,
+        )  # fmt: skip
+
     def _first_plan(self) -> Plan:
         """The plan before anything was measured: what the policy wants at time 0."""
         degrees = planner.grant(self._topology, {}, self._bounds)
         empty = Plan(degrees, 1, {})
-        snapshot = Monitor(self._topology).snapshot(0.0, 0.0, empty)
+        snapshot = self._measured(Monitor(self._topology), 0.0, 0.0, empty)
         plan = self._make_plan(None, self._analyze(snapshot), degrees)
         for actuator in self._actuators:
             actuator.apply(plan)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 from collections.abc import Sequence
 
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport, latency_of
-from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.model.topology import Operator, Topology
+from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
+from springtide.model.topology import Kind, Operator, Topology
 
 
 class Monitor:
@@ -33,41 +35,97 @@ class Monitor:
         waits = [(report.committed - created, weight) for report in reports for created, weight in report.created]
         return Snapshot(
             at, interval_s, plan,
-            operators=tuple(_operator(o, plan, reports, interval_s, backlog) for o in self._topology.scalable),
+            operators=tuple(self._operator(o, plan, reports, interval_s, backlog) for o in self._topology.scalable),
             batches=tuple((report.rows_in, report.duration_s) for report in reports),
             rate=_rate(sum(report.rows_in for report in reports), reports, interval_s),
             backlog=backlog,
             latency=latency_of(waits),
+            sources=self._sources(reports),
         )  # fmt: skip
+
+    def _operator(
+        self, operator: Operator, plan: Plan, reports: Sequence[BatchReport], interval_s: float, backlog: int | None
+    ) -> OperatorSnapshot:
+        tasks = [task for report in reports for task in report.tasks if task.operator == operator.name]
+        counted = [task.rows_in for task in tasks if task.rows_in is not None]
+        rows_in = sum(counted)
+        known = bool(counted) or not tasks
+        busy = [task.busy_s for task in tasks if task.busy_s is not None]
+        degree = plan.degrees.get(operator.name, 1)
+        selectivity = rows_in / max(1, sum(report.rows_in for report in reports))
+        return OperatorSnapshot(
+            name=operator.name,
+            degree=degree,
+            width=plan.widths.get(operator.name, 1),
+            rows_in=rows_in,
+            rows_out=sum(task.rows_out for task in tasks),
+            failures=sum(task.failures for task in tasks),
+            busy_s=sum(busy),
+            rate=_rate(rows_in, reports, interval_s) if known else None,
+            utilisation=sum(busy) / (degree * interval_s) if busy and interval_s > 0 else None,
+            backlog=None if backlog is None or not reports or not known else round(backlog * selectivity),
+            latency_ms=_stage_time_ms(tasks, reports, operator.name),
+            served=rows_in if known else None,
+            inputs=tuple((name, self._rows_out(name, reports)) for name in producers(self._topology, operator)),
+            limit=operator.parallelism,
+        )
+
+    def _rows_out(self, name: str, reports: Sequence[BatchReport]) -> int:
+        tasks = [task for report in reports for task in report.tasks if task.operator == name]
+        if not tasks and self._topology[name].kind is Kind.SOURCE and len(self._topology.sources) == 1:
+            return sum(report.rows_in for report in reports)
+        return sum(task.rows_out for task in tasks)
+
+    def _sources(self, reports: Sequence[BatchReport]) -> tuple[SourceSnapshot, ...]:
+        """Each source with its share of what came by the second: creation times are known of all sources together."""
+        arrivals = _by_second(reports)
+        rows = [self._rows_out(source.name, reports) for source in self._topology.sources]
+        total = sum(rows)
+        return tuple(
+            SourceSnapshot(
+                source.name, own if reports else None, tuple(came * own / total for came in arrivals) if total else ()
+            )
+            for source, own in zip(self._topology.sources, rows, strict=True)
+        )
+
+
+def producers(topology: Topology, operator: Operator) -> list[str]:
+    """Whom an operator reads: sources, or operators that do work; a union is those that it unites."""
+    found: list[str] = []
+    for name in operator.inputs:
+        found += producers(topology, topology[name]) if topology[name].kind is Kind.UNION else [name]
+    return found
 
 
 def _rate(rows: int, reports: Sequence[BatchReport], interval_s: float) -> float | None:
     return rows / interval_s if reports and interval_s > 0 else None
 
 
-def _operator(
-    operator: Operator, plan: Plan, reports: Sequence[BatchReport], interval_s: float, backlog: int | None
-) -> OperatorSnapshot:
-    tasks = [task for report in reports for task in report.tasks if task.operator == operator.name]
-    counted = [task.rows_in for task in tasks if task.rows_in is not None]
-    rows_in = sum(counted)
-    known = bool(counted) or not tasks
-    busy = [task.busy_s for task in tasks if task.busy_s is not None]
-    degree = plan.degrees.get(operator.name, 1)
-    selectivity = rows_in / max(1, sum(report.rows_in for report in reports))
-    return OperatorSnapshot(
-        name=operator.name,
-        degree=degree,
-        width=plan.widths.get(operator.name, 1),
-        rows_in=rows_in,
-        rows_out=sum(task.rows_out for task in tasks),
-        failures=sum(task.failures for task in tasks),
-        busy_s=sum(busy),
-        rate=_rate(rows_in, reports, interval_s) if known else None,
-        utilisation=sum(busy) / (degree * interval_s) if busy and interval_s > 0 else None,
-        backlog=None if backlog is None or not reports or not known else round(backlog * selectivity),
-        latency_ms=_stage_time_ms(tasks, reports, operator.name),
-    )
+def _by_second(reports: Sequence[BatchReport]) -> tuple[float, ...]:
+    """How many records were created in each second; nothing where the source does not say when.
+
+    A batch tells a few quantiles of its records' creation times. The records that a quantile stands for were created
+    between it and its neighbours, so they are spread over that time.
+    """
+    spans = [span for report in reports for span in _spans(report.created)]
+    if not spans:
+        return ()
+    first = math.floor(min(begin for begin, _, _ in spans))
+    seconds = [0.0] * (math.ceil(max(end for _, end, _ in spans) + 1e-9) - first)
+    for begin, end, weight in spans:
+        for second in range(math.floor(begin) - first, math.ceil(max(end, begin + 1e-9)) - first):
+            part = min(end, first + second + 1) - max(begin, first + second)
+            seconds[second] += weight * (part / (end - begin) if end > begin else 1.0)
+    return tuple(seconds)
+
+
+def _spans(created: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:
+    """For each quantile from when to when its records were created, and how many they are."""
+    times = sorted(created)
+    middles = [(a + b) / 2 for (a, _), (b, _) in itertools.pairwise(times)]
+    begins = [times[0][0], *middles] if times else []
+    ends = [*middles, times[-1][0]] if times else []
+    return [(begin, end, weight) for begin, end, (_, weight) in zip(begins, ends, times, strict=True)]
 
 
 def _stage_time_ms(tasks: Sequence[TaskReport], reports: Sequence[BatchReport], name: str) -> float | None:

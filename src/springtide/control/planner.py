@@ -72,7 +72,7 @@ def _worthwhile(topology: Topology, head: Operator, snapshot: Snapshot | None, s
     chain = [operator for operator in chained(topology, head) if operator.name in measured]
     if not chain:
         return 1
-    busy = sum(measured[operator.name].busy_s for operator in chain)
+    busy = sum(measured[operator.name].busy_s or 0.0 for operator in chain)
     return math.ceil(busy / len(snapshot.batches) / WORK_PER_TASK_S) or 1
 
 

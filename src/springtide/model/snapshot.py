@@ -1,35 +1,90 @@
-"""What was measured of every operator in one interval. A measurement that is missing is None, never zero."""
+"""What was measured in one interval. A measurement that is missing, or cannot be one, is None, never zero."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 from springtide.model.plan import Plan
 from springtide.model.report import Latency
 
 
+class _Measured:
+    """What cannot have been measured (not a number, infinite, negative) becomes None, so that no policy acts on it."""
+
+    def __post_init__(self) -> None:
+        for part in fields(self):  # type: ignore[arg-type]  # those that derive from it are dataclasses
+            value = getattr(self, part.name)
+            absurd = isinstance(value, int | float) and not (math.isfinite(value) and value >= 0)
+            if absurd and "None" in str(part.type):
+                object.__setattr__(self, part.name, None)
+
+
 @dataclass(frozen=True)
-class OperatorSnapshot:
-    """One operator over one interval: what came, what left, and how busy its replicas were."""
+class NodeSnapshot(_Measured):
+    """A machine: its cores, and how many of them are in use, by whomever."""
+
+    name: str
+    cores: int
+    used: float | None = None
+
+
+@dataclass(frozen=True)
+class ReplicaSnapshot(_Measured):
+    """One replica of an operator: where it is, and the share of the interval in which it was busy."""
+
+    node: str
+    utilisation: float | None = None
+
+
+@dataclass(frozen=True)
+class OperatorSnapshot(_Measured):
+    """One operator over one interval: what came, what left, and how busy its replicas were.
+
+    ``inputs``: whom it reads, sources or operators, with the records that came from each. ``limit``: the most replicas that
+    it can use. ``shards``: how many parts its state is cut into, if it has any.
+    """
 
     name: str
     degree: int
     width: int
-    rows_in: int
-    rows_out: int
-    failures: int
-    busy_s: float
+    rows_in: int | None
+    rows_out: int | None
+    failures: int | None
+    busy_s: float | None
     rate: float | None  # records/s arriving
     utilisation: float | None  # busy time / (degree × interval)
     backlog: int | None  # records that wait for it
-    latency_ms: float | None  # from the start of its stage to its end, mean over batches
+    latency_ms: float | None  # in batches: from the start of its stage to its end; else from a record's coming to its leaving
+    served: int | None = None  # records that it was done with; in batches those that came
+    inputs: tuple[tuple[str, int], ...] = ()
+    limit: int | None = None
+    shards: int | None = None
+    replicas: tuple[ReplicaSnapshot, ...] = ()
+
+    @property
+    def cost_s(self) -> float | None:
+        """Seconds of work that a record takes; None when nothing was served."""
+        return self.busy_s / self.served if self.served and self.busy_s else None
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """The whole topology over one interval, ``at`` seconds after the run's start.
+class SourceSnapshot(_Measured):
+    """One source over one interval. ``arrivals``: the records created in each of its seconds, the latest last."""
+
+    name: str
+    rows: int | None
+    arrivals: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snapshot(_Measured):
+    """The whole topology over one interval, ``at`` seconds after the run's start; every operator after those it reads.
 
     ``batches``: (records, seconds) of each batch that ended in the interval; a batch-size rule learns from them.
+    ``target_s``: the latency that is wanted of the run. ``slots``: the most replicas that all operators may have together.
+    ``trigger_s``: the time between two batches, 0 or None where none is set. ``starting_s``: how long a replica takes to come.
     """
 
     at: float
@@ -40,6 +95,16 @@ class Snapshot:
     rate: float | None
     backlog: int | None
     latency: Latency | None
+    sources: tuple[SourceSnapshot, ...] = ()
+    nodes: tuple[NodeSnapshot, ...] = ()
+    target_s: float | None = None
+    slots: int | None = None
+    trigger_s: float | None = None
+    starting_s: float | None = None
+
+    @cached_property
+    def by_name(self) -> dict[str, OperatorSnapshot]:
+        return {operator.name: operator for operator in self.operators}
 
     def __getitem__(self, name: str) -> OperatorSnapshot:
-        return next(o for o in self.operators if o.name == name)
+        return self.by_name[name]

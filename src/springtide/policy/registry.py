@@ -43,7 +43,14 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "springtide.policies"
 """The entry point group by which another package's plug-ins join."""
 
-METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType({"scale": ("initial", "decide"), "group": ("route",)})
+METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "scale": ("initial", "decide"),
+        "group": ("route",),
+        "forecast": ("initial", "update", "ahead"),
+        "guard": ("initial", "review"),
+    }
+)
 """The kinds, and the methods that a plug-in of each has to have."""
 
 _BUILT_IN = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -81,6 +82,17 @@ def quantile(bins: Ints, share: float) -> float:
     place = int(np.searchsorted(np.cumsum(bins), share * bins.sum() - 1e-9))
     octave, part = divmod(place, BINS_PER_OCTAVE)
     return float(2.0 ** (octave + LEAST) * (1 + (part + 0.5) / BINS_PER_OCTAVE))
+
+
+def share_above(bins: Ints, seconds: float) -> float | None:
+    """The share of records that took longer; None when there were none. A bin counts as far as it is above."""
+    total = int(bins.sum())
+    if not total:
+        return None
+    octave = math.floor(math.log2(seconds))
+    place = (octave - LEAST + seconds / 2.0**octave - 1) * BINS_PER_OCTAVE
+    whole = min(max(int(place), 0), len(bins) - 1)
+    return float(bins[whole + 1 :].sum() + bins[whole] * (1 - min(max(place - whole, 0.0), 1.0))) / total
 
 
 def latency_of(bins: Ints, total_s: float, count: float) -> Latency | None:

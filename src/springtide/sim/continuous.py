@@ -22,18 +22,18 @@ def run(setup: Setup) -> Outcome:
         horizon_s=end if math.isfinite(end) else _expected(model, setup.records), warmup_s=setup.warmup_s,
         by_record=setup.by_record,
     )  # fmt: skip
-    ledger = Ledger()
-    cluster = SimulatedCluster(engine, setup.reconfiguration, ledger)
+    ledger = Ledger(begin=setup.warmup_s)
+    cluster = SimulatedCluster(engine, setup.reconfiguration, ledger, setup.starting_s)
     if setup.policy is None:
         ledger.set_replicas(0.0, sum(station.active for station in engine.stations.values()))
-        _run(engine, end, lambda: None, math.inf, setup.progress)
+        _run(engine, cluster, end, lambda: None, math.inf, setup.progress)
     else:
         loop = ControlLoop(
             model.topology, Starting(setup.policy, setup.degrees), bounds=Bounds(setup.max_slots), read_limit=None,
             trigger_s=0.0, interval_s=setup.interval_s, clock=cluster.clock, actuators=[cluster], journal=cluster,
-            monitor=cluster, seed=setup.seed,
+            monitor=cluster, seed=setup.seed, target_s=setup.target_s, starting_s=setup.starting_s,
         )  # fmt: skip
-        _run(engine, end, loop.cycle, setup.interval_s, setup.progress)
+        _run(engine, cluster, end, loop.cycle, setup.interval_s, setup.progress)
     for station in engine.stations.values():
         station.take_counts()
     latencies = engine.book.by_root if setup.by_record else None
@@ -41,7 +41,10 @@ def run(setup: Setup) -> Outcome:
     return Outcome(measured, tuple(cluster.snapshots), tuple(cluster.decisions), latencies)
 
 
-def _run(engine: Engine, end: float, cycle: Callable[[], None], interval_s: float, progress: Progress | None) -> None:
+def _run(
+    engine: Engine, cluster: SimulatedCluster, end: float, cycle: Callable[[], None], interval_s: float,
+    progress: Progress | None,
+) -> None:  # fmt: skip
     """From interval to interval, until the end, or until all records came and left."""
     count = 0
     while engine.now < end:
@@ -50,6 +53,9 @@ def _run(engine: Engine, end: float, cycle: Callable[[], None], interval_s: floa
         if math.isinf(until):
             engine.drain()
             return
+        while (due := cluster.next_coming()) <= until:
+            engine.advance(due)
+            cluster.let_come()
         engine.advance(until)
         if engine.now < end:
             cycle()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
+from springtide.control.monitor import producers
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
-from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
+from springtide.model.topology import Operator
 from springtide.policy.scale import ScalePolicy, State
 from springtide.sim.engine import Engine
 from springtide.sim.measure import Ledger
@@ -25,8 +28,10 @@ class SimulatedCluster:
     engine: Engine
     reconfiguration: Reconfiguration
     ledger: Ledger
+    starting_s: float = 0.0  # until a new replica takes records; it is paid for from the request on
     snapshots: list[Snapshot] = field(default_factory=list)
     decisions: list[Mapping[str, object]] = field(default_factory=list)
+    _coming: dict[float, dict[str, int]] = field(default_factory=dict)  # when, and how many replicas there are then
 
     def clock(self) -> float:
         return self.engine.now
@@ -45,26 +50,30 @@ class SimulatedCluster:
         engine = self.engine
         counts = {name: station.take_counts() for name, station in engine.stations.items()}
         received, expected = engine.take_received()
+        sent, arrived = engine.take_sent(), engine.take_arrived(engine.now - interval_s, engine.now)
         left = sum(counts[operator.name].served for operator in engine.model.exits)
         self.ledger.interval(expected, left)
         made = Snapshot(
             at, interval_s, plan,
-            operators=tuple(self._operator(o.name, plan, counts, interval_s) for o in engine.model.topology.scalable),
+            operators=tuple(self._operator(o, plan, counts, sent, interval_s) for o in engine.model.topology.scalable),
             batches=(), rate=received / interval_s if interval_s > 0 else None,
             backlog=sum(station.waiting for station in engine.stations.values()) + engine.held,
             latency=self.ledger.close_book(engine),
+            sources=tuple(SourceSnapshot(name, round(sum(seconds)), seconds) for name, seconds in arrived.items()),
         )  # fmt: skip
         self.snapshots.append(made)
         return made
 
-    def _operator(self, name: str, plan: Plan, counts: Mapping[str, Counts], interval_s: float) -> OperatorSnapshot:
+    def _operator(
+        self, member: Operator, plan: Plan, counts: Mapping[str, Counts], sent: Mapping[tuple[str, str], int], interval_s: float
+    ) -> OperatorSnapshot:
         """An operator's part in what the stations did that it is folded into; mostly it is one station by itself."""
-        degree = plan.degrees.get(name, 1)
+        name, degree = member.name, plan.degrees.get(member.name, 1)
         rows_in = rows_out = busy = backlog = 0.0
         responses = []
         for operator in self.engine.model.operators:
-            for member, share, rows in operator.folded:
-                if member == name:
+            for part, share, rows in operator.folded:
+                if part == name:
                     own = counts[operator.name]
                     rows_in, rows_out = rows_in + own.rows_in * rows, rows_out + own.served * rows
                     busy += own.busy_s * share
@@ -75,13 +84,15 @@ class SimulatedCluster:
             rate=rows_in / interval_s if interval_s > 0 else None,
             utilisation=busy / (degree * interval_s) if interval_s > 0 else None,
             backlog=round(backlog), latency_ms=1000 * sum(responses) / len(responses) if responses else None,
+            served=round(rows_out), limit=member.parallelism,
+            inputs=_inputs(producers(self.engine.model.topology, member), name, sent, rows_in),
         )  # fmt: skip
 
     def apply(self, plan: Plan) -> None:
         """Change the numbers of replicas; after the start that may cost time, or the queues."""
         engine, wanted = self.engine, replicas_of(self.engine, plan.degrees)
         changed = [name for name, degree in wanted.items() if engine.stations[name].active != degree]
-        engine.resize(wanted)
+        self._resize(wanted)
         self.ledger.set_replicas(engine.now, sum(wanted.values()))
         if not changed or engine.now == 0.0:
             self.ledger.most = sum(wanted.values()) if engine.now == 0.0 else self.ledger.most
@@ -91,6 +102,37 @@ class SimulatedCluster:
             names = list(engine.stations) if self.reconfiguration.whole else changed
             engine.interrupt(names, self.reconfiguration.seconds, drop=self.reconfiguration.kind == "restart")
             self.ledger.pause(engine.now, self.reconfiguration.seconds)
+
+    def _resize(self, wanted: Mapping[str, int]) -> None:
+        """What goes, goes at once; what comes takes its time, but for the start of the run."""
+        later = {n: degree for n, degree in wanted.items() if degree > self.engine.stations[n].active}
+        if not later or not self.starting_s or self.engine.now == 0.0:
+            later = {}
+        self.engine.resize({n: degree for n, degree in wanted.items() if n not in later})
+        for coming in self._coming.values():  # what was asked for before and is no longer wanted does not come
+            for name in coming:
+                coming[name] = min(coming[name], wanted.get(name, coming[name]))
+        if later:
+            self._coming[self.engine.now + self.starting_s] = later
+
+    def next_coming(self) -> float:
+        """When the next replicas come."""
+        return min(self._coming, default=math.inf)
+
+    def let_come(self) -> None:
+        """Those come that are due now."""
+        for due in [due for due in self._coming if due <= self.engine.now]:
+            coming = self._coming.pop(due)
+            self.engine.resize({n: degree for n, degree in coming.items() if degree > self.engine.stations[n].active})
+
+
+def _inputs(
+    producers: Sequence[str], name: str, sent: Mapping[tuple[str, str], int], rows_in: float
+) -> tuple[tuple[str, int], ...]:
+    """How much came from each producer: as was counted, or, where those are folded into others, of each as much."""
+    counted = [sent.get((producer, name), 0) for producer in producers]
+    shares = [one / sum(counted) if sum(counted) else 1 / len(counted) for one in counted]
+    return tuple((producer, round(rows_in * share)) for producer, share in zip(producers, shares, strict=True))
 
 
 def replicas_of(engine: Engine, degrees: Mapping[str, int]) -> dict[str, int]:

@@ -7,6 +7,7 @@ leaves an operator after the step's end stays at it until a later step. Where st
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -47,6 +48,8 @@ class Engine:
         self.book: Book = new_book(BLOCK, horizon_s, len(model.sources) * (records or 0) if by_record else 0)
         self.received, self._told = 0, 0
         self.expected, self._expected = 0.0, 0.0  # how many records are to leave for those that came
+        self.sent: Counter[tuple[str, str]] = Counter()  # how many records went along each edge
+        self.arrived: dict[str, Counter[int]] = {source.name: Counter() for source in model.sources}  # in which second
         visits = [model.visits(source, seed) for source in model.sources]
         self._exiting = [sum(one[operator.name] for operator in model.exits) for one in visits]
         shares = np.array([max(source.steps.values) for source in model.sources])
@@ -97,6 +100,20 @@ class Engine:
         """How many records came since the last call, and how many are to leave for them."""
         taken = self.received - self._told, self.expected - self._expected
         self._told, self._expected = self.received, self.expected
+        return taken
+
+    def take_arrived(self, since: float, until: float) -> dict[str, tuple[float, ...]]:
+        """How many records each source brought in each second of this time, which is forgotten; a part of one is scaled up."""
+        taken = {}
+        for name, counts in self.arrived.items():
+            seconds = range(math.floor(since), math.ceil(until))
+            lengths = [min(until, second + 1) - max(since, second) for second in seconds]
+            taken[name] = tuple(counts.pop(s, 0) / length for s, length in zip(seconds, lengths, strict=True))
+        return taken
+
+    def take_sent(self) -> dict[tuple[str, str], int]:
+        """How many records went along each edge since the last call."""
+        taken, self.sent = dict(self.sent), Counter()
         return taken
 
     def resize(self, replicas: Mapping[str, int]) -> None:
@@ -152,6 +169,7 @@ class Engine:
             batch = source.take(until)
             self.received += len(batch.at)
             self.expected += len(batch.at) * exiting
+            self._note(source.source.name, batch)
             passed = gate.passed(batch, self._closed, self._room, self.now, until)
             self._room -= len(passed.at)
             self._send(source.source.name, passed, sent)
@@ -164,6 +182,12 @@ class Engine:
             station.clear()
         self.now = until
 
+    def _note(self, source: str, batch: Batch) -> None:
+        if len(batch.at):
+            first = int(batch.at[0])
+            counts = np.bincount(batch.at.astype(np.int64) - first)
+            self.arrived[source].update({first + i: int(n) for i, n in enumerate(counts.tolist())})
+
     def _write_down(self, station: Station, left: Ints, served: int, until: float) -> None:
         self.book = with_room(self.book, served, until)
         compiled(write_down)(station.rows, left, served, self.book, self.beyond, self._warmup)
@@ -173,6 +197,7 @@ class Engine:
         if len(batch.at):
             for reader, part in handed_on(self._readers[name], name in self._splits, batch, self._coins[name]):
                 sent[reader].append(part)
+                self.sent[name, reader] += len(part.at)
 
 
 def _batch(station: Station, left: Ints) -> Batch:

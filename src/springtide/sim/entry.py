@@ -38,7 +38,7 @@ def simulate(
     interval: str | float = 1.0, reconfiguration: str | Reconfiguration = "none", max_slots: int | None = None,
     warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, begin: str | float | None = None,
     trigger: str | float | None = None, constants: Constants | None = None, r_over: int | None = None,
-    progress: Progress | None = None,
+    starting: str | float = 0.0, progress: Progress | None = None,
 ) -> Outcome:  # fmt: skip
     """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
 
@@ -47,7 +47,8 @@ def simulate(
     within a step of them. Records created before ``warmup`` is over are not measured. The same arguments give the same
     result, but for measured costs. In micro-batch mode ``begin`` is when the first batch may start, ``trigger`` the least time
     between two, and Spark's ``constants`` come from the file ``costs``, if they are not given. ``r_over``: how many replicas
-    would be too many at any time, as the papers have it, to which the saved resources are in proportion.
+    would be too many at any time, as the papers have it, to which the saved resources are in proportion. ``starting``: how
+    long a new replica takes to come.
     """
     if mode not in MODES:
         raise OptionError(f"mode {mode!r} does not exist; {nearest(mode, MODES)}")
@@ -58,7 +59,9 @@ def simulate(
     scaler = registry.create("scale", policy, settings or {}) if isinstance(policy, str) else policy
     if scaler is not None:
         scale.check(scaler, [operator.name for operator in model.topology.scalable])
-    groupings = {o.name: _grouping(o.grouping or grouping, grouping_settings or {}) for o in model.operators}
+    shared = {o.name for o in model.operators if o.queue == "shared" and not in_batches}
+    chosen = {o.name: "full-knowledge" if o.name in shared else o.grouping or grouping for o in model.operators}
+    groupings = {name: _grouping(one, {} if name in shared else grouping_settings or {}) for name, one in chosen.items()}
     for one in groupings.values():
         (_check_batched if in_batches else _check_continual)(one)
     interval_s = seconds(interval, "interval")
@@ -85,7 +88,7 @@ def simulate(
     setup = Setup(
         model, scaler, groupings, seed, end, records, target_s, interval_s, max_slots or (8 if in_batches else NO_LIMIT), cost,
         seconds(warmup, "warmup"), by_record, seconds(begin or 0.0, "begin"), seconds(trigger or 0.0, "trigger"),
-        constants or (Constants() if costs is None else read_constants(costs)), progress,
+        constants or (Constants() if costs is None else read_constants(costs)), progress, seconds(starting, "starting"),
     )  # fmt: skip
     outcome = batched.run(setup) if in_batches else continuous.run(setup)
     about = {

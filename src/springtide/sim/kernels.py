@@ -234,3 +234,26 @@ def defer(rows: Rows, last: int, now: float, until: float, timeout: float, repli
                 rows.depart[i], rows.fate[i] = start + rows.cost[i] * replicas.factor[r], SERVED
                 replicas.free[r] = rows.depart[i]
     return dropped
+
+
+@kernel
+def share_out(rows: Rows, last: int, now: float, timeout: float, replicas: Replicas, active: int) -> None:
+    """Hand what waits to the active replicas anew, each record to the one that is free first: they have one queue."""
+    free = replicas.free
+    free[:] = now
+    for i in range(last):
+        if rows.fate[i] == SERVED and rows.start[i] <= now:
+            free[rows.target[i]] = max(free[rows.target[i]], rows.depart[i])
+    for i in range(last):
+        if rows.fate[i] > LATE or (rows.fate[i] == SERVED and rows.start[i] <= now):
+            continue
+        r = 0
+        for other in range(1, active):
+            if free[other] < free[r]:
+                r = other
+        rows.target[i], rows.start[i] = r, free[r]
+        if rows.start[i] - rows.created[i] > timeout:
+            rows.depart[i], rows.fate[i] = rows.start[i], LATE
+        else:
+            rows.depart[i], rows.fate[i] = rows.start[i] + rows.cost[i] * replicas.factor[r], SERVED
+            free[r] = rows.depart[i]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from springtide.model.report import Latency
-from springtide.sim.book import latency_of
+from springtide.sim.book import latency_of, share_above
 from springtide.sim.engine import Engine
 from springtide.sim.kernels import Floats, Ints
 from springtide.sim.model import Model
@@ -20,6 +20,7 @@ from springtide.sim.station import Counts
 class Ledger:
     """What is added up from interval to interval: replicas over time, changes, pauses, and what came and went."""
 
+    begin: float = 0.0  # before, nothing is measured
     since: float = 0.0
     replicas: int = 0
     most: int = 0
@@ -33,7 +34,7 @@ class Ledger:
     completions: float = 0.0
 
     def set_replicas(self, now: float, replicas: int) -> None:
-        self.replica_seconds += (now - self.since) * self.replicas
+        self.replica_seconds += max(0.0, now - max(self.since, self.begin)) * self.replicas
         self.since, self.replicas, self.most = now, replicas, max(self.most, replicas)
 
     def pause(self, now: float, seconds: float) -> None:
@@ -68,11 +69,15 @@ def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) 
     return {
         "latency_ms": None if latency is None else asdict(latency),
         "violation_ratio": None if target_s is None else violation_ratio(engine.book.seconds, target_s, end, engine.oldest()),
+        "violation_ratio_records": None if target_s is None else share_above(ledger.bins, target_s),
         "throughput_rows_s": processed * engine.received / end if processed is not None and end > 0 else None,
         "processed_ratio": processed,
         "dephased_ratio": _dephased(engine, out, lost, late, end),
         "throughput_degradation": float(np.mean(ledger.gaps)) if ledger.gaps else None,
-        "replicas": {"mean": ledger.replica_seconds / end if end > 0 else None, "max": ledger.most},
+        "replicas": {
+            "mean": ledger.replica_seconds / (end - ledger.begin) if end > ledger.begin else None,
+            "max": ledger.most,
+        },
         "replica_seconds": ledger.replica_seconds,
         "reconfigurations": ledger.reconfigurations,
         "downtime_ratio": min(ledger.down_s, end) / end if end > 0 else None,

@@ -88,7 +88,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Operator:
-    """Replicas with a FIFO queue each. ``cost`` is a record's time on a replica of speed 1.
+    """Replicas with a FIFO queue each, or one for all of them. ``cost`` is a record's time on a replica of speed 1.
 
     ``splits``: each of its records goes to one of its readers only, with the edges' copies as the chances; else to each.
     ``queue_limit``: how many may wait for a replica, the one being served not counted; the next is dropped.
@@ -102,6 +102,7 @@ class Operator:
     replicas: int = 1
     parallelism: int | None = None
     grouping: str | None = None
+    queue: Literal["each", "shared"] = "each"
     splits: bool = False
     speeds: tuple[Speeds, ...] = ()
     queue_limit: int = NO_LIMIT
@@ -114,6 +115,8 @@ class Operator:
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise OptionError(f"operator {self.name!r}: replicas={self.replicas} is not allowed; it is at least 1")
+        if self.queue not in ("each", "shared"):
+            raise OptionError(f"operator {self.name!r}: queue={self.queue!r}; {nearest(self.queue, ('each', 'shared'))}")
 
     @property
     def folded(self) -> tuple[tuple[str, float, float], ...]:

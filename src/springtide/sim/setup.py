@@ -17,10 +17,10 @@ from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
 
 METRICS = (
-    "latency_ms", "violation_ratio", "throughput_rows_s", "processed_ratio", "dephased_ratio", "throughput_degradation",
-    "saved_resources", "speedup", "balance", "replicas", "replica_seconds", "slot_seconds", "executor_seconds",
-    "reconfigurations", "downtime_ratio", "control_messages", "rows_in", "rows_out", "rows_lost", "rows_timed_out",
-    "rows_there", "duration_s", "batches", "batch_ms", "constants", "operators",
+    "latency_ms", "violation_ratio", "violation_ratio_records", "throughput_rows_s", "processed_ratio", "dephased_ratio",
+    "throughput_degradation", "saved_resources", "speedup", "balance", "replicas", "replica_seconds", "slot_seconds",
+    "executor_seconds", "reconfigurations", "downtime_ratio", "control_messages", "rows_in", "rows_out", "rows_lost",
+    "rows_timed_out", "rows_there", "duration_s", "batches", "batch_ms", "constants", "operators",
 )  # fmt: skip
 """What a summary has in either mode; None where it is undefined: in this mode, or without something to compare with."""
 
@@ -48,6 +48,7 @@ class Setup:
     trigger_s: float
     constants: Constants
     progress: Progress | None
+    starting_s: float = 0.0
 
     @property
     def degrees(self) -> dict[str, int]:

@@ -79,6 +79,8 @@ class Station:
         self._tracked = self.router.told or self.operator.queue_limit < NO_LIMIT
         self.feedback_s = self.feedback if self._tracked else 0.0
         self._track()
+        if self.operator.queue == "shared" and self.under_way:
+            compiled(kernels.share_out)(self.rows, self.under_way, self._until, self.timeout, self.replicas, degree)
 
     def step(self, batches: Sequence[Batch], since: float, until: float) -> tuple[Ints, int]:
         """Take in what was sent by ``until``: the rows that were served by then, and how many those are.

@@ -34,6 +34,22 @@ class ScalePolicy(Protocol):
         ...
 
 
+def changes(snapshot: Snapshot, wanted: Mapping[str, tuple[int, str]]) -> tuple[Request, ...]:
+    """Requests for those operators whose degree is to change, with the reason; from 1 to the most that each can use.
+
+    ``wanted``: by operator, the degree and why.
+    """
+    found = []
+    for operator in snapshot.operators:
+        if operator.name in wanted:
+            degree, reason = wanted[operator.name]
+            most = min(limit for limit in (operator.limit, snapshot.slots, 10**9) if limit is not None)
+            granted = max(1, min(degree, most))
+            if granted != operator.degree:
+                found.append(Request(operator.name, granted, reason))
+    return tuple(found)
+
+
 @runtime_checkable
 class ChecksOperators(Protocol):
     """A policy whose parameters name operators: they can be checked before anything is started."""
