@@ -26,7 +26,7 @@ from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 
 PLUGINS = available()
-SCALERS = available("scale")
+SCALERS = [cls for cls in available("scale") if not getattr(cls, "simulator_only", False)]
 GROUPINGS = [cls for cls in available("group") if not getattr(cls, "simulator_only", False)]
 
 
@@ -166,7 +166,7 @@ def test_names_that_do_not_fit(kind: str, name: str, said: str) -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(OptionError, match="Allowed: group, scale"):
+    with pytest.raises(OptionError, match="Allowed: forecast, group, guard, scale"):
         available("scope")
 
 

@@ -85,6 +85,10 @@ def run(
     if interval_s <= 0:
         raise OptionError(f"interval={interval!r} is not allowed; it is above 0")
     scaler = registry.create("scale", policy, settings or {})
+    if getattr(scaler, "simulator_only", False):
+        raise OptionError(
+            f"policy {policy!r} knows the future, which only the simulator can tell; use it with `springtide simulate`"
+        )
     scale.check(scaler, [operator.name for operator in topology.scalable])
     groupings = _groupings(topology, grouping, grouping_settings or {})
     ending_s = None if duration is None else seconds(duration, "duration")

@@ -8,11 +8,27 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from springtide.errors import OptionError, SpringtideError, nearest
 from springtide.model.topology import Topology
 
+if TYPE_CHECKING:
+    from springtide.sim.model import Model
+
 BUILT_IN = {"tweets": "springtide.apps.tweets:topology"}
+MODELS = ("line4", "line1")
+"""Of the simulator alone, in ``springtide.apps.lines``."""
+
+
+def model_or_topology(name: str) -> Model | Topology:
+    """What can be simulated: a topology, or one of the models in numbers."""
+    if name not in MODELS:
+        return topology(name)
+    from springtide.apps import lines
+
+    made: Model = getattr(lines, name)()
+    return made
 
 
 def topology(name: str) -> Topology:
@@ -24,6 +40,10 @@ def topology(name: str) -> Topology:
         return _pick(_from_file(Path(place)), attribute, name)
     if attribute:
         return _pick(_from_module(place), attribute, name)
+    if name in MODELS:
+        raise OptionError(
+            f"{name!r} is a model in numbers, for `springtide simulate` and `springtide compare`; it has no functions"
+        )
     raise OptionError(f"no topology {name!r}: {nearest(name, BUILT_IN)}; or give a file such as job.py, or module:attribute")
 
 

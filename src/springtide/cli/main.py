@@ -16,6 +16,7 @@ from rich.console import Console
 from springtide.cli.bench import bench
 from springtide.cli.calibrate import calibrate
 from springtide.cli.common import errors, parted, print_json, settings_of
+from springtide.cli.compare import compare
 from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
 
@@ -120,6 +121,7 @@ def doctor(as_json: bool) -> None:
 
 
 cli.add_command(simulate)
+cli.add_command(compare)
 cli.add_command(calibrate)
 cli.add_command(papers)
 cli.add_command(bench)

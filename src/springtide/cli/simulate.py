@@ -43,7 +43,7 @@ from springtide.model.duration import seconds
 @click.option("--costs", metavar="JSON", help="What `springtide calibrate` wrote. Default: costs are measured, without Spark.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def simulate(topology: str, pairs: tuple[str, ...], pause: str, as_json: bool, **options: Any) -> None:
-    """Simulate TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), or module:attribute."""
+    """Simulate TOPOLOGY: a built-in (tweets, line4, line1), a Python file (job.py or job.py:name), or module:attribute."""
     from springtide.cli import load
 
     with errors():
@@ -52,7 +52,7 @@ def simulate(topology: str, pairs: tuple[str, ...], pause: str, as_json: bool, *
 
         of_policy, of_grouping = parted(pairs)
         options["reconfiguration"] = Reconfiguration(options["reconfiguration"], seconds(pause, "pause"))
-        chosen = load.topology(topology)
+        chosen = load.model_or_topology(topology)
         with _progress() as progress:
             outcome = simulated(chosen, settings=of_policy, grouping_settings=of_grouping, progress=progress, **options)
     if as_json:

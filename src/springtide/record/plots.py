@@ -21,7 +21,7 @@ _BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _RED, _BLACK = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000",
 )  # fmt: skip
 _GREY = "#999999"
-_OPERATORS = (_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _RED, _BLACK)
+COLOURS = (_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _RED, _BLACK)
 _DASHES = ("-", "--", ":")
 _CELLS = 150
 _UNKNOWN = float("nan")  # one object, so that two series with the same gaps are equal
@@ -82,7 +82,7 @@ def _draw_degrees(axes: Any, batches: Sequence[BatchReport]) -> None:
     lines = degree_lines(batches)
     highest = max(slots + [degree for values in lines.values() for degree in values if degree == degree])
     apart = min(0.012 * highest, 0.6 / max(1, len(lines)))
-    styles = cycle((colour, dash) for dash in _DASHES for colour in _OPERATORS)
+    styles = cycle((colour, dash) for dash in _DASHES for colour in COLOURS)
     for position, (label, values) in enumerate(lines.items()):
         colour, dash = next(styles)
         shown = np.array([*values, values[-1]]) + apart * (position - (len(lines) - 1) / 2)

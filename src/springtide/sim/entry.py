@@ -16,9 +16,11 @@ from springtide.model.topology import Topology
 from springtide.policy import registry, scale
 from springtide.policy.group import Continual, Grouping
 from springtide.policy.scale import ScalePolicy
+from springtide.policy.scale.clairvoyant import Clairvoyant
 from springtide.sim import batched, continuous
 from springtide.sim.constants import Constants
 from springtide.sim.constants import read as read_constants
+from springtide.sim.future import future_of
 from springtide.sim.model import NO_LIMIT as MOST_WAITING
 from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
@@ -85,6 +87,8 @@ def simulate(
                 f"{unused[0]}={given[unused[0]]!r} has no effect in continuous mode; give mode='micro-batch' with it"
             )
     end = _end(model, None if duration is None else seconds(duration, "duration"), records)
+    if isinstance(scaler, Clairvoyant):
+        scaler = _told(scaler, model, end, seed, interval_s, target_s, max_slots or NO_LIMIT)
     setup = Setup(
         model, scaler, groupings, seed, end, records, target_s, interval_s, max_slots or (8 if in_batches else NO_LIMIT), cost,
         seconds(warmup, "warmup"), by_record, seconds(begin or 0.0, "begin"), seconds(trigger or 0.0, "trigger"),
@@ -100,6 +104,14 @@ def simulate(
     if r_over is not None and measured["replicas"]["mean"] is not None:
         measured["saved_resources"] = 1 - measured["replicas"]["mean"] / r_over
     return replace(outcome, summary={**about, **{name: measured[name] for name in METRICS}})
+
+
+def _told(
+    scaler: Clairvoyant, model: Model, end: float, seed: int, interval_s: float, target_s: float | None, max_slots: int
+) -> ScalePolicy:
+    if target_s is None or math.isinf(end):
+        raise OptionError("'clairvoyant' needs a target to keep, and an end: give target=, and duration= or a trace")
+    return scaler.told(future_of(model, end, seed, max_slots), interval_s, target_s)
 
 
 def _end(model: Model, duration_s: float | None, records: int | None) -> float:

@@ -1,55 +1,105 @@
-"""What policies read out of snapshots: the cost of a record, and how records flow through the graph.
+"""What policies read out of snapshots: what a record costs, how records spread over the graph, what came and what waits.
 
-An interval in which nothing came to an operator tells nothing about it; then what was known before holds.
+An interval in which an operator did nothing tells nothing about it; then what was known before holds.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
-from springtide.model.snapshot import Snapshot
+from springtide.model.snapshot import OperatorSnapshot, Snapshot
+
+Shares = Mapping[str, Mapping[str, float]]
+"""θ_i^p: for each operator and whom it reads, the records that reach it for each one that the other processes."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """What is known of the operators, of this interval or from before.
+def rounded_up(need: float) -> int:
+    """The next whole number. 3.0000000000000004 is 3: a rounding error in the last digit must not cost a replica."""
+    return math.ceil(min(need, 1e9) - 1e-9)
 
-    ``cost_s``: seconds of work for a record. ``flow``: for each operator and whom it reads, how many records reach it for each
-    one that comes to that producer; PSPS calls it θ, and DABS-Storm the selectivity.
+
+def shown(number: float) -> str:
+    """A number for a reason: four digits, or all of those before the point.
+
+    >>> shown(0.123456), shown(12_345.6)
+    ('0.1235', '12,346')
     """
+    return f"{number:,.0f}" if number >= 1_000 else f"{number:.4g}"
 
-    cost_s: Mapping[str, float] = field(default_factory=dict)
-    flow: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, state: Mapping[str, Any], snapshot: Snapshot) -> Picture:
-        """The picture in a policy's state, brought up to date."""
-        before = cls(**state["picture"]) if "picture" in state else cls()
-        rows = {source.name: source.rows or 0 for source in snapshot.sources}
-        rows |= {operator.name: operator.rows_in or 0 for operator in snapshot.operators}
-        cost, flow = dict(before.cost_s), {name: dict(edges) for name, edges in before.flow.items()}
-        for operator in snapshot.operators:
-            if operator.cost_s is not None:
-                cost[operator.name] = operator.cost_s
-            edges = flow.setdefault(operator.name, {})
-            for producer, came in operator.inputs:
-                if rows.get(producer):
-                    edges[producer] = came / rows[producer]
-        return cls(cost, flow)
+def known_costs(before: Mapping[str, float], snapshot: Snapshot) -> dict[str, float]:
+    """Seconds of work for a record, of this interval or, where nothing was served, from before."""
+    return {**before, **{o.name: cost for o in snapshot.operators if (cost := o.cost_s) is not None}}
 
-    def state(self) -> dict[str, Any]:
-        """As a policy keeps it."""
-        return {"picture": asdict(self)}
 
-    def carried(self, snapshot: Snapshot, sources: Mapping[str, float]) -> dict[str, float]:
-        """The input of every operator when the sources bring so much.
+def shares(before: Shares, snapshot: Snapshot) -> dict[str, dict[str, float]]:
+    """θ_i^p = λ_i^p/μ_p (equation 2c), of this interval or, where p processed nothing, from before.
 
-        Equation of PSPS: θ_i = Σ_p θ_i^p·θ_p, in the order of the graph.
-        """
-        amounts = dict(sources)
-        for operator in snapshot.operators:
-            edges = self.flow.get(operator.name, {})
-            amounts[operator.name] = sum(amounts.get(producer, 0.0) * share for producer, share in edges.items())
-        return {operator.name: amounts[operator.name] for operator in snapshot.operators}
+    μ_p is what p was done with, not what came to it: in table II O_1 got 100 records, worked off 40 older ones too, and sent
+    117 on, which is 84 % of 140. The only reader of a source gets all that the source has, also what it still holds back.
+    """
+    readers = Counter(producer for operator in snapshot.operators for producer, _ in operator.inputs)
+    processed = {operator.name: operator.served for operator in snapshot.operators}
+    sent = {source.name: source.rows for source in snapshot.sources}
+    found = {}
+    for operator in snapshot.operators:
+        edges = dict(before.get(operator.name, {}))
+        for producer, came in operator.inputs:
+            if producer in sent and readers[producer] == 1:
+                edges[producer] = 1.0
+            elif amount := processed.get(producer, sent.get(producer)):
+                edges[producer] = came / amount
+        found[operator.name] = edges
+    return found
+
+
+def arrivals(backlog_before: float | None, snapshot: Snapshot) -> dict[str, float]:
+    """λ_G: how many records were created for each source in the interval; a source that does not tell is left out.
+
+    In micro-batches a source tells what was read. What was created is that and what the backlog grew by; without it a query
+    that falls behind would look like one whose input shrinks to what it can do.
+    """
+    rows = {source.name: float(source.rows) for source in snapshot.sources if source.rows is not None}
+    total = sum(rows.values())
+    if not snapshot.batches or backlog_before is None or snapshot.backlog is None or not total:
+        return rows
+    factor = max(0.0, total + snapshot.backlog - backlog_before) / total
+    return {name: amount * factor for name, amount in rows.items()}
+
+
+def carried(snapshot: Snapshot, theta: Shares, sources: Mapping[str, float]) -> dict[str, float]:
+    """The input of every operator when the sources bring so much (equations 2a and 2b), as far as it is known."""
+    amounts = dict(sources)
+    for operator in snapshot.operators:
+        edges = theta.get(operator.name, {})
+        if operator.inputs and all(producer in edges and producer in amounts for producer, _ in operator.inputs):
+            amounts[operator.name] = sum(edges[producer] * amounts[producer] for producer, _ in operator.inputs)
+    return {operator.name: amounts[operator.name] for operator in snapshot.operators if operator.name in amounts}
+
+
+def queues(snapshot: Snapshot, sent: Mapping[str, float]) -> dict[str, float]:
+    """|q|: what waits at every operator and source, as far as it is known.
+
+    Sources hold back what is in the whole backlog and at no operator; of several, each by its input. In micro-batches they
+    hold nothing that is not counted at the operators.
+    """
+    found = {operator.name: float(operator.backlog) for operator in snapshot.operators if operator.backlog is not None}
+    if snapshot.batches:
+        return found | dict.fromkeys(sent, 0.0)
+    if snapshot.backlog is None or len(found) < len(snapshot.operators):
+        return found
+    held, total = max(0.0, snapshot.backlog - sum(found.values())), sum(sent.values())
+    return found | {name: held * (amount / total if total else 1 / len(sent)) for name, amount in sent.items()}
+
+
+def own_queue(operator: OperatorSnapshot, theta: Shares, queued: Mapping[str, float], snapshot: Snapshot) -> float | None:
+    """What waits for an operator: at itself, and its share of what its sources hold back; None when that is not known."""
+    waiting, edges = queued.get(operator.name), theta.get(operator.name, {})
+    for producer, _ in operator.inputs:
+        if producer not in snapshot.by_name:
+            if waiting is None or producer not in edges or producer not in queued:
+                return None
+            waiting += edges[producer] * queued[producer]
+    return waiting

@@ -1,0 +1,124 @@
+"""``springtide compare``: policies side by side on one trace, in the simulator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from springtide.cli.common import errors, print_json, settings_of
+from springtide.cli.tables import count, milliseconds, number
+from springtide.errors import OptionError
+
+if TYPE_CHECKING:
+    from springtide.sim.compare import Comparison
+
+
+@click.command()
+@click.argument("topology")
+@click.option("--trace", required=True, metavar="CSV", help="Records/s over time: a CSV file, or a trace by name (see below).")
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where recorded traces are.")
+@click.option("--policies", metavar="A,B,…", help="Which policies. Default: all of them.")
+@click.option(
+    "--set", "pairs", multiple=True, metavar="POLICY.NAME=VALUE", help="A parameter of one of the policies; repeatable."
+)
+@click.option("--interval", default="30s", show_default=True, help="Time between two decisions.")
+@click.option("--target", default="250ms", show_default=True, help="Latency that a second should keep.")
+@click.option("--starting", default="0s", show_default=True, help="How long a new replica takes to come.")
+@click.option("--max-slots", type=click.IntRange(1), help="Most replicas at once, of all operators together.")
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
+@click.option("--processes", type=click.IntRange(1), help="How many policies run at a time. Default: one for each core.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="PNG", help="Draw rate and replicas there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(
+    topology: str, trace: str, data_dir: Path | None, policies: str | None, pairs: tuple[str, ...], plot: Path | None,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Run policies on one trace in the simulator, and tell what each kept and what it cost.
+
+    TOPOLOGY is line4 or line1 (operators in a line, in numbers), a built-in, a Python file, or module:attribute.
+    Traces by name: psps_sbac, psps_twitter, psps_dns, taxi, nab_taxi, nab_tweets (recorded; they need --data-dir), s1, s2, and
+    generated ones with a seed: diurnal:1, bursts:1, steps:1, drift:1, walk:1.
+    """
+    with errors():
+        from springtide.apps.traces import named
+        from springtide.cli import load
+        from springtide.sim.compare import compare as compared
+
+        rate = named(trace, data_dir)
+        chosen = None if policies is None else [name.strip() for name in policies.split(",") if name.strip()]
+        with _progress() as progress:
+            result = compared(
+                load.model_or_topology(topology), rate, policies=chosen, settings=_settings(pairs), progress=progress, **options
+            )
+        drawn = None if plot is None else _drawn(result, plot)
+    if as_json:
+        print_json(dict(result.document))
+        return
+    console = Console()
+    console.print(comparison_table(result.document))
+    if drawn is not None:
+        console.print(f"Plot: {drawn}", soft_wrap=True, highlight=False)
+
+
+def _settings(pairs: tuple[str, ...]) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for name, value in settings_of("--set", pairs).items():
+        policy, dot, parameter = name.partition(".")
+        if not dot:
+            raise OptionError(f"--set {name}={value}: write POLICY.NAME=VALUE, such as threshold.out=0.8")
+        found.setdefault(policy, {})[parameter] = value
+    return found
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Any]:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("simulating", total=None)
+        yield lambda name, done, of: bar.update(task, description=f"{name} done", completed=done, total=of)
+
+
+def comparison_table(document: Mapping[str, Any]) -> RenderableType:
+    """A row for each policy; those that no other beats on both violations and cost are marked."""
+    title = f"{document['topology']} · {document['trace']} · a decision every {document['interval_s']:g} s"
+    table = Table("policy", "above the target", "records above", "cost", "replicas", "p95", "changes", title=title)
+    rows = document["rows"]
+    for row in rows:
+        best = row["policy"] != "clairvoyant" and not any(_beats(other, row) for other in rows)
+        table.add_row(
+            Text(row["policy"], style="bold" if best else ""), _share(row["violation_ratio"]),
+            _share(row["violation_ratio_records"]), f"{row['cost_vs_clairvoyant']:.2f}",
+            number(row["replicas"]["mean"]), milliseconds((row["latency_ms"] or {}).get("p95")), count(row["reconfigurations"]),
+        )  # fmt: skip
+    note = (
+        f"Above the target: the share of seconds whose mean latency exceeds {document['target_ms']:g} ms. Cost: replica-seconds"
+        " over the clairvoyant's, which knows the trace. Bold: no policy is better on both."
+    )
+    return Group(table, Text(note, style="dim"))
+
+
+def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether one is better on one count and no worse on the other; the bound does not compete."""
+    if one["policy"] == "clairvoyant":
+        return False
+    mine, theirs = ((row["violation_ratio"], row["cost_vs_clairvoyant"]) for row in (one, other))
+    return all(a <= b for a, b in zip(mine, theirs, strict=True)) and mine != theirs
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
+
+
+def _drawn(result: Comparison, path: Path) -> Path:
+    from springtide.record.comparison import draw
+
+    return draw(result.rate, result.replicas, str(result.document["trace"]), path)

@@ -1,0 +1,58 @@
+"""The best of line, logarithm and exponential: AUTOSCALE+'s forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.policy.forecast import State, regression
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class BestFit:
+    """Of the line, the logarithm and the exponential through the last ``window`` values, the one with the largest R².
+
+    AUTOSCALE+ (DABS-Storm, section 4.1) fits all three to the last iteration of the window and sums the best over the next one
+    (equation 3): ``ahead`` for 1, 2, … steps. R² is compared in the units of the series; of equals the first of the three
+    is taken, so a constant series is linear. Before three values are known, the last one.
+
+    >>> best = BestFit()
+    >>> state = best.initial()
+    >>> for value in (1, 2, 4, 8, 16, 32):
+    ...     state = best.update(state, value)
+    >>> state["curve"][0], round(best.ahead(state) or 0, 6)
+    ('exponential', 64.0)
+    """
+
+    kind: ClassVar[str] = "forecast"
+    name: ClassVar[str] = "best-fit"
+    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1, equation 3"
+    summary: ClassVar[str] = "the best of line, logarithm and exponential through the last values"
+
+    window: int = parameter(6, "values", 3, 1_000, "how many values the curves go through (DABS-Storm: 60 s of 10 s each)")
+    cap: float = parameter(3.0, "times", 1, 1_000, "an exponential is at most so many times the largest value in the window")
+    linear_log: bool = parameter(False, help="leave the exponential out, as the authors' code does")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return regression.initial()
+
+    def update(self, state: State, value: float) -> State:
+        return regression.update(state, value, self.window, self._fit)
+
+    def ahead(self, state: State, steps: int = 1) -> float | None:
+        return regression.ahead(state, steps)
+
+    def _fit(self, values: Sequence[float], spread: float) -> regression.Curve:
+        best = regression.linear(values, spread)
+        for other in (
+            regression.logarithmic(values, spread),
+            None if self.linear_log else regression.exponential(values, spread, self.cap),
+        ):
+            if other is not None and other.r2 > best.r2:
+                best = other
+        return best

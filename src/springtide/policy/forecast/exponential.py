@@ -1,0 +1,50 @@
+"""An exponential through the last values: for series that multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.policy.forecast import State, regression
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """The curve e^(a·t + b) through the last ``window`` values, t counted from 1, capped.
+
+    The line a·t + b goes through the logarithms by least squares, so a window with a 0 in it has no such curve: then, and
+    before three values are known, the last value. Why a cap: through 10, 10, 10, 10, 10, 200 it would be at 74 one step ahead,
+    and at 626 six steps ahead.
+
+    >>> exponential = Exponential()
+    >>> state = exponential.initial()
+    >>> for value in (1, 2, 4, 8):
+    ...     state = exponential.update(state, value)
+    >>> [round(exponential.ahead(state, steps) or 0, 6) for steps in (1, 2)]  # 2 steps: 32, the cap is 3 · 8
+    [16.0, 24.0]
+    """
+
+    kind: ClassVar[str] = "forecast"
+    name: ClassVar[str] = "exponential"
+    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1"
+    summary: ClassVar[str] = "an exponential through the last values, capped"
+
+    window: int = parameter(6, "values", 3, 1_000, "how many values the curve goes through (DABS-Storm: 60 s of 10 s each)")
+    cap: float = parameter(3.0, "times", 1, 1_000, "a forecast is at most so many times the largest value in the window")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return regression.initial()
+
+    def update(self, state: State, value: float) -> State:
+        return regression.update(state, value, self.window, self._fit)
+
+    def ahead(self, state: State, steps: int = 1) -> float | None:
+        return regression.ahead(state, steps)
+
+    def _fit(self, values: Sequence[float], spread: float) -> regression.Curve | None:
+        return regression.exponential(values, spread, self.cap)

@@ -1,0 +1,106 @@
+"""Holt's smoothing with a season, which is found in the series itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from springtide.policy.forecast import State
+from springtide.policy.forecast.holt import Holt
+from springtide.policy.forecast.season import season
+from springtide.policy.forecast.window import slid
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class HoltWinters:
+    """Holt's level and trend of the series without its season, plus the season: Winters (1960), with an additive season.
+
+    After each value y, with the season's value s of that time and the share γ of the season:
+
+        level, trend: as Holt's, of y − s
+        s' = γ·(y − level') + (1 − γ)·s
+
+    How long a season is shows in the last ``history`` values, by their autocorrelation (``season.py``): looked for
+    whenever a sixteenth of the history is new. Another length than before starts the season anew, from the values in the
+    history. Without a significant season the forecast is Holt's. Additive, because rates can be 0.
+
+    >>> import math
+    >>> model = HoltWinters()
+    >>> state = model.initial()
+    >>> for t in range(120):
+    ...     state = model.update(state, 100 + 50 * math.sin(2 * math.pi * t / 24))
+    >>> len(state["season"]), round(model.ahead(state, 6) or 0)  # t = 125: 100 + 50 · sin(75°) = 148.3
+    (24, 148)
+    """
+
+    kind: ClassVar[str] = "forecast"
+    name: ClassVar[str] = "holt-winters"
+    source: ClassVar[str] = "Winters (1960); the season by autocorrelation"
+    summary: ClassVar[str] = "a level, a trend and a season that it finds by itself"
+
+    alpha: float = parameter(0.7, minimum=0.001, maximum=1, help="share of a new value in the level")
+    beta: float = parameter(0.2, minimum=0, maximum=1, help="share of a new change in the trend")
+    gamma: float = parameter(0.2, minimum=0, maximum=1, help="share of a new value in the season")
+    damping: float = parameter(0.95, minimum=0, maximum=1, help="what is left of the trend an interval later; 1 keeps all")
+    history: int = parameter(
+        1024, "values", 16, 20_000, "how many values are kept to find a season in; it has at most half as many"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @cached_property
+    def _holt(self) -> Holt:
+        return Holt(self.alpha, self.beta, self.damping)
+
+    def initial(self) -> State:
+        return {"history": [], "unsearched": 0, "season": [], "holt": self._holt.initial()}
+
+    def update(self, state: State, value: float) -> State:
+        """``season``: what it adds to the next value, the one after that, and so on."""
+        history = slid(state["history"], value, self.history)
+        unsearched = state["unsearched"] + 1
+        if unsearched >= max(8, len(history) // 16):
+            unsearched, length = 0, season(history, known=len(state["season"]))
+            if length != len(state["season"]):
+                return {"history": history, "unsearched": 0, **self._begun(history, length)}
+        return {"history": history, "unsearched": unsearched, **self._followed(state, history[-1])}
+
+    def ahead(self, state: State, steps: int = 1) -> float | None:
+        if not state["season"]:
+            return self._holt.ahead(state["holt"], steps)
+        lift: float = state["season"][(steps - 1) % len(state["season"])]
+        return max(0.0, self._holt.extended(state["holt"], steps) + lift)
+
+    def _followed(self, state: State, value: float) -> dict[str, Any]:
+        """Season, level and trend after a value."""
+        if not state["season"]:
+            return {"season": [], "holt": self._holt.update(state["holt"], value)}
+        lift, *later = state["season"]
+        holt = self._holt.update(state["holt"], value - lift)
+        return {"season": [*later, self.gamma * (value - holt["level"]) + (1 - self.gamma) * lift], "holt": holt}
+
+    def _begun(self, history: Sequence[float], length: int) -> dict[str, Any]:
+        """Season, level and trend at the end of a history: the mean season, and Holt's smoothing of the rest."""
+        lifts = _mean_season(history, length)
+        holt = self._holt.initial()
+        for i, value in enumerate(history):
+            holt = self._holt.update(holt, value - lifts[(i - len(history)) % length] if length else value)
+        return {"season": lifts, "holt": holt}
+
+
+def _mean_season(values: Sequence[float], length: int) -> list[float]:
+    """By how much each time of the season is above the trend, on average over all whole seasons up to the end."""
+    if not length:
+        return []
+    seasons = [values[end - length : end] for end in range(len(values), length - 1, -length)]
+    means = [sum(one) / length for one in seasons]
+    slope = (means[0] - means[-1]) / ((len(seasons) - 1) * length)
+    middle = (length - 1) / 2
+    return [
+        sum(one[i] - mean for one, mean in zip(seasons, means, strict=True)) / len(seasons) - slope * (i - middle)
+        for i in range(length)
+    ]

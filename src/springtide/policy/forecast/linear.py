@@ -1,0 +1,43 @@
+"""A line through the last values: AUTOSCALE's forecast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.policy.forecast import State, regression
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The line a·t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
+
+    Before three values are known, the last one.
+
+    >>> linear = Linear()
+    >>> state = linear.initial()
+    >>> for value in (10, 12, 14, 16):
+    ...     state = linear.update(state, value)
+    >>> linear.ahead(state), linear.ahead(state, 3)
+    (18.0, 22.0)
+    """
+
+    kind: ClassVar[str] = "forecast"
+    name: ClassVar[str] = "linear"
+    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1; AUTOSCALE"
+    summary: ClassVar[str] = "a line through the last values"
+
+    window: int = parameter(6, "values", 3, 1_000, "how many values the line goes through (DABS-Storm: 60 s of 10 s each)")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return regression.initial()
+
+    def update(self, state: State, value: float) -> State:
+        return regression.update(state, value, self.window, regression.linear)
+
+    def ahead(self, state: State, steps: int = 1) -> float | None:
+        return regression.ahead(state, steps)

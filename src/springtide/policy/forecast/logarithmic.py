@@ -1,0 +1,44 @@
+"""A logarithm through the last values: for series whose growth levels off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.policy.forecast import State, regression
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class Logarithmic:
+    """The curve a·ln t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
+
+    Before three values are known, the last one.
+
+    >>> import math
+    >>> logarithmic = Logarithmic()
+    >>> state = logarithmic.initial()
+    >>> for t in (1, 2, 3, 4):
+    ...     state = logarithmic.update(state, 100 + 50 * math.log(t))
+    >>> round(logarithmic.ahead(state) or 0, 9) == round(100 + 50 * math.log(5), 9)
+    True
+    """
+
+    kind: ClassVar[str] = "forecast"
+    name: ClassVar[str] = "logarithmic"
+    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1"
+    summary: ClassVar[str] = "a logarithm through the last values"
+
+    window: int = parameter(6, "values", 3, 1_000, "how many values the curve goes through (DABS-Storm: 60 s of 10 s each)")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return regression.initial()
+
+    def update(self, state: State, value: float) -> State:
+        return regression.update(state, value, self.window, regression.logarithmic)
+
+    def ahead(self, state: State, steps: int = 1) -> float | None:
+        return regression.ahead(state, steps)

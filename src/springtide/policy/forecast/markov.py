@@ -1,0 +1,82 @@
+"""What used to come after such a rate: EDF's estimate of how rates follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from springtide.policy.forecast import State
+from springtide.policy.forecast.window import LARGEST
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class Markov:
+    """The expected next rate, by the counts of which bin followed which: EDF, section 5.2.2.
+
+    A rate λ is in bin j = ⌊λ/quantum⌋, at most ``bins`` − 1. Of what followed a rate of bin j, the share n_jj' / Σ_l n_jl was
+    in bin j': the estimate of P_jj'. Several steps ahead, P is applied as often. EDF needs no more than bins. A forecast is a
+    rate, and j'·quantum would be half a bin too low: it is the mean of the rates seen in the bin. A bin that nothing
+    has followed yet, as only the last rate's can be, is taken to stay: then the last rate.
+
+    >>> markov = Markov()
+    >>> state = markov.initial()
+    >>> for rate in (10, 60, 20, 110, 30):  # after the bin of 0 to 50: 60 and 110
+    ...     state = markov.update(state, rate)
+    >>> markov.ahead(state), markov.ahead(state, 2)  # 2 steps: both go back to the bin of 10, 20 and 30
+    (85.0, 20.0)
+    """
+
+    kind: ClassVar[str] = "forecast"
+    name: ClassVar[str] = "markov"
+    source: ClassVar[str] = "EDF (Cardellini et al., 2018), section 5.2.2"
+    summary: ClassVar[str] = "what followed a rate like this one, on average"
+
+    quantum: float = parameter(50.0, "records/s", 1e-9, help="the width of a bin of rates, λ̄")
+    bins: int = parameter(200, "bins", 1, 2_000, "how many bins there are; the last one has all rates above it too")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return {"last": None, "counts": {}, "seen": {}}
+
+    def update(self, state: State, value: float) -> State:
+        """``counts``: n_jj' by j and j'. ``seen``: by bin, how many rates were in it, and their mean."""
+        value = min(float(value), LARGEST)
+        here = self._bin(value)
+        number, mean = state["seen"].get(here, (0, 0.0))
+        seen = {**state["seen"], here: [number + 1, mean + (value - mean) / (number + 1)]}
+        counts = state["counts"]
+        if state["last"] is not None:
+            before = self._bin(state["last"])
+            row = counts.get(before, {})
+            counts = {**counts, before: {**row, here: row.get(here, 0) + 1}}
+        return {"last": value, "counts": counts, "seen": seen}
+
+    def ahead(self, state: State, steps: int = 1) -> float | None:
+        if state["last"] is None:
+            return None
+        here = self._bin(state["last"])
+        if here not in state["counts"]:
+            return float(state["last"])
+        chances = {here: 1.0}
+        for _ in range(steps):
+            chances = _followed(chances, state["counts"])
+        return sum(chance * float(state["seen"][j][1]) for j, chance in chances.items())
+
+    def _bin(self, value: float) -> str:
+        """The bin of a rate, as JSON can have it for a key."""
+        return str(int(min(value / self.quantum, self.bins - 1)))
+
+
+def _followed(chances: Mapping[str, float], counts: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The chances of the bins one step later: all but the last value's bin have been followed by something."""
+    after: dict[str, float] = {}
+    for j, chance in chances.items():
+        row = counts[j]
+        total = sum(row.values())
+        for k, count in row.items():
+            after[k] = after.get(k, 0.0) + chance * count / total
+    return after

@@ -1,0 +1,43 @@
+"""The mean of the last values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.policy.forecast import State
+from springtide.policy.forecast.window import slid
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class MovingAverage:
+    """The mean of the last ``window`` values, however far ahead: steady where the series is noisy, late where it moves.
+
+    >>> average = MovingAverage(window=2)
+    >>> state = average.initial()
+    >>> for value in (100, 4, 6):
+    ...     state = average.update(state, value)
+    >>> average.ahead(state)
+    5.0
+    """
+
+    kind: ClassVar[str] = "forecast"
+    name: ClassVar[str] = "moving-average"
+    source: ClassVar[str] = "Springtide"
+    summary: ClassVar[str] = "the mean of the last values"
+
+    window: int = parameter(6, "values", 1, 1_000, "how many values the mean is of")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return {"window": []}
+
+    def update(self, state: State, value: float) -> State:
+        return {"window": slid(state["window"], value, self.window)}
+
+    def ahead(self, state: State, steps: int = 1) -> float | None:
+        values = state["window"]
+        return sum(values) / len(values) if values else None

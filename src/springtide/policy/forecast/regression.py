@@ -1,0 +1,117 @@
+"""Curves through a window of values, by least squares in closed form.
+
+AUTOSCALE+ (DABS-Storm, section 4.1) fits a line, a logarithm and an exponential to a window and takes the one that fits best.
+Time is counted from 1 in the window, so the value after n others has t = n + 1. How well a curve f fits is
+R² = 1 − Σ(y − f(t))²/Σ(y − ȳ)² in the units of the series, also for the exponential, whose a and b fit ln y best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import mul
+from typing import NamedTuple
+
+from springtide.policy.forecast import State
+from springtide.policy.forecast.window import slid
+
+FEWEST = 3
+"""Two points lie on each of the curves, whatever the noise in them."""
+
+NARROWEST = 1e-150
+"""Values that differ by less count as the same: the square of a smaller difference is no float to divide by."""
+
+
+class Curve(NamedTuple):
+    """A fitted curve: a·t + b, a·ln t + b, or e^(a·t + b) up to a limit; and how well it fits."""
+
+    shape: str
+    a: float
+    b: float
+    r2: float
+    limit: float | None = None
+
+    def at(self, t: int) -> float:
+        """The curve's value, not below 0."""
+        if self.limit is not None:
+            return _exp(self.a * t + self.b, self.limit)
+        return max(0.0, self.a * (math.log(t) if self.shape == "logarithmic" else t) + self.b)
+
+
+def initial() -> State:
+    """The state before the first value; the curve is fitted when a value comes, since several forecasts may be read off it."""
+    return {"window": [], "curve": None}
+
+
+def update(state: State, value: float, size: int, fit: Callable[[Sequence[float], float], Curve | None]) -> State:
+    """The state after one more value: the window, and the curve that fits it, or the level line through its last value.
+
+    Level: fewer values than a curve needs, none that fits, or all the same: a constant series is linear.
+    ``fit``: the curve through the values, given also their Σ(y − ȳ)².
+    """
+    values = slid(state["window"], value, size)
+    curve = None
+    if len(values) >= FEWEST and max(values) - min(values) >= NARROWEST:
+        mean = sum(values) / len(values)
+        curve = fit(values, sum([(value - mean) ** 2 for value in values]))
+    return {"window": values, "curve": list(curve or Curve("linear", 0.0, values[-1], 1.0))}
+
+
+def ahead(state: State, steps: int) -> float | None:
+    """The curve's value so many steps after the window's last."""
+    if state["curve"] is None:
+        return None
+    return Curve(*state["curve"]).at(len(state["window"]) + steps)
+
+
+def linear(values: Sequence[float], spread: float) -> Curve:
+    """The line a·t + b."""
+    return _line("linear", values, spread)
+
+
+def logarithmic(values: Sequence[float], spread: float) -> Curve:
+    """The curve a·ln t + b: a line over ln t."""
+    return _line("logarithmic", values, spread)
+
+
+def exponential(values: Sequence[float], spread: float, cap: float) -> Curve | None:
+    """The curve e^(a·t + b), at most ``cap`` times the largest value; none when a value is 0, which has no logarithm."""
+    if min(values) <= 0.0:
+        return None
+    times = _times("linear", len(values))
+    logs = [math.log(value) for value in values]
+    a = sum(map(mul, times.centred, logs)) / times.squares
+    b = sum(logs) / len(logs) - a * times.mean
+    limit = cap * max(values)
+    errors = [value - _exp(a * t + b, limit) for t, value in enumerate(values, 1)]
+    return Curve("exponential", a, b, 1.0 - sum([error * error for error in errors]) / spread, limit)
+
+
+class _Times(NamedTuple):
+    """The times 1..n, or their logarithms: their mean, what each differs from it, and the sum of the squares of that."""
+
+    mean: float
+    centred: tuple[float, ...]
+    squares: float
+
+
+@lru_cache(maxsize=256)
+def _times(shape: str, n: int) -> _Times:
+    times = [math.log(t) if shape == "logarithmic" else float(t) for t in range(1, n + 1)]
+    mean = math.fsum(times) / n
+    centred = tuple(t - mean for t in times)
+    return _Times(mean, centred, math.fsum(c * c for c in centred))
+
+
+def _line(shape: str, values: Sequence[float], spread: float) -> Curve:
+    """a = Σ(x − x̄)·y / Σ(x − x̄)², b = ȳ − a·x̄; the R² of a line is a²·Σ(x − x̄)² / Σ(y − ȳ)²."""
+    times = _times(shape, len(values))
+    a = sum(map(mul, times.centred, values)) / times.squares
+    b = sum(values) / len(values) - a * times.mean
+    return Curve(shape, a, b, a * a * times.squares / spread)
+
+
+def _exp(exponent: float, limit: float) -> float:
+    """e^exponent, at most the limit; e^710 is more than a float can hold."""
+    return min(limit, math.exp(min(exponent, 700.0)))

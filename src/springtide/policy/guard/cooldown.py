@@ -1,0 +1,50 @@
+"""A rest after every change, so that its effect is seen before the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.guard import State
+from springtide.policy.guard.shared import SLACK_S, clock
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class Cooldown:
+    """After a change of an operator, whichever way, the next scale-out and the next scale-in of it each wait their time.
+
+    What counts is a change that happened: the degree is another one than in the interval before. A request that something
+    else refused starts no rest.
+    """
+
+    kind: ClassVar[str] = "guard"
+    name: ClassVar[str] = "cooldown"
+    source: ClassVar[str] = "common practice"
+    summary: ClassVar[str] = "after a change of an operator, no other one for a while"
+
+    before_out: float = parameter(30.0, "s", 0, help="from a change of an operator to its next scale-out")
+    before_in: float = parameter(300.0, "s", 0, help="from a change of an operator to its next scale-in")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return {"clock": 0.0, "degrees": {}, "changed": {}}
+
+    def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
+        now, degrees = clock(state, snapshot), state["degrees"]
+        changed = dict(state["changed"])
+        for operator in snapshot.operators:
+            if degrees.get(operator.name, operator.degree) != operator.degree:
+                changed[operator.name] = state["clock"]  # it was made when the last review was over
+        passed = tuple(request for request in requests if self._rested(request, snapshot, changed.get(request.operator), now))
+        return {"clock": now, "degrees": {o.name: o.degree for o in snapshot.operators}, "changed": changed}, passed
+
+    def _rested(self, request: Request, snapshot: Snapshot, changed: float | None, now: float) -> bool:
+        if changed is None or request.operator not in snapshot.by_name:
+            return True
+        rest = self.before_out if request.degree > snapshot[request.operator].degree else self.before_in
+        return now - changed >= rest - SLACK_S

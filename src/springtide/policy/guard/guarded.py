@@ -1,0 +1,60 @@
+"""A policy behind guards is a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.guard import Guard
+from springtide.policy.scale import ChecksOperators, ScalePolicy, State, check
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """Asks the policy, and then each guard in turn: every guard sees what those before it let pass, and the last has the last
+    word. So put first what thinks again, and last what must hold: ``cooldown``, ``max-step``, then ``bounds``, ``quota``.
+
+    >>> from springtide.policy.guard.bounds import Bounds
+    >>> from springtide.policy.scale.static import Static
+    >>> Guarded(Static(degree=9), (Bounds(most=4),)).name
+    'static'
+    """
+
+    policy: ScalePolicy
+    guards: tuple[Guard, ...]
+
+    if TYPE_CHECKING:
+        name: ClassVar[str]
+    else:
+
+        @property
+        def name(self) -> str:
+            return self.policy.name
+
+    def initial(self) -> State:
+        return {"policy": self.policy.initial(), "guards": {key: guard.initial() for key, guard in self._keyed()}}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        policy, requests = self.policy.decide(state["policy"], snapshot, rng)
+        guards = {}
+        for key, guard in self._keyed():
+            # a guard that was added since the state was saved starts anew
+            remembered = state["guards"].get(key)
+            guards[key], requests = guard.review(guard.initial() if remembered is None else remembered, snapshot, requests)
+        return {"policy": policy, "guards": guards}, requests
+
+    def check(self, operators: Sequence[str]) -> None:
+        """Raise OptionError when the policy or a guard names an operator that does not exist."""
+        check(self.policy, operators)
+        for guard in self.guards:
+            if isinstance(guard, ChecksOperators):
+                guard.check(operators)
+
+    def _keyed(self) -> list[tuple[str, Guard]]:
+        """Each guard with the name that its state goes by: the same guard may stand in several places."""
+        return [(f"{place} {guard.name}", guard) for place, guard in enumerate(self.guards)]

@@ -1,0 +1,82 @@
+"""All operators together have so many replicas, and no more: who needs them most gets them first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.guard import State
+from springtide.policy.guard.shared import amended
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class Quota:
+    """All operators together have at most ``most`` replicas, or one each if they are more than that.
+
+    Scale-ins make room first. Then the scale-outs are served in the order of their scores, each as far as there is room; of
+    equal scores, the first asked goes first. If there are too many replicas already, the operators that have most give.
+
+    With a quota of 10, a = 4 and b = 4, and both wanting 8, a with the score 0.2 and b with 0.9: b gets 6, a stays at 4.
+    """
+
+    kind: ClassVar[str] = "guard"
+    name: ClassVar[str] = "quota"
+    source: ClassVar[str] = "Springtide"
+    summary: ClassVar[str] = "all operators together have at most so many replicas"
+
+    most: int = parameter(0, "replicas", 0, help="of all operators together; 0: the slots that the run may have")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return {}
+
+    def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
+        quota = min((limit for limit in (self.most or None, snapshot.slots) if limit is not None), default=None)
+        if quota is None:
+            return state, requests
+        has = {operator.name: operator.degree for operator in snapshot.operators}
+        known = {request.operator: request for request in requests if request.operator in has}
+        ins = {name: request.degree for name, request in known.items() if request.degree < has[name]}
+        granted = _brought_down({**has, **ins}, quota)
+        free = quota - sum(granted.values())
+        for request in sorted(known.values(), key=lambda request: -request.score):
+            extra = min(request.degree - granted[request.operator], free) if request.operator not in ins else 0
+            if extra > 0:
+                granted[request.operator] += extra
+                free -= extra
+        why = f"all operators together have at most {quota}"
+        strangers = tuple(request for request in requests if request.operator not in has)
+        return state, strangers + tuple(
+            _granted(known.get(name), name, degree, has[name], why) for name, degree in granted.items() if degree != has[name]
+        )
+
+
+def _granted(request: Request | None, name: str, degree: int, has: int, why: str) -> Request:
+    wanted = request or Request(name, has, f"it has {has}")
+    return wanted if wanted.degree == degree else amended(wanted, degree, why)
+
+
+def _brought_down(degrees: Mapping[str, int], quota: int) -> dict[str, int]:
+    """The degrees, cut at a height at which they fit; what the last cut leaves over goes to the first that lost.
+
+    >>> _brought_down({"a": 9, "b": 2, "c": 5}, 11)
+    {'a': 5, 'b': 2, 'c': 4}
+    """
+    if sum(degrees.values()) <= quota:
+        return dict(degrees)
+    low, high = 1, max(degrees.values())  # a height of 1 is always allowed, even if the operators are more than the quota
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = sum(min(degree, middle) for degree in degrees.values()) <= quota
+        low, high = (middle, high) if fits else (low, middle - 1)
+    cut = {name: min(degree, low) for name, degree in degrees.items()}
+    left = max(0, quota - sum(cut.values()))
+    for name in [name for name, degree in degrees.items() if degree > low][:left]:
+        cut[name] += 1
+    return cut

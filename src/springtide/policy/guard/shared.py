@@ -1,0 +1,32 @@
+"""What guards have in common: a changed request says so, and time is counted by intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+
+SLACK_S = 1e-6
+"""Intervals of 0.1 s add up to 59.99999999999 s, which is meant to be a minute."""
+
+
+def amended(request: Request, degree: int, why: str) -> Request:
+    """The request for another degree; its reason tells what was wanted, and why not.
+
+    >>> amended(Request("enrich", 9, "input 900/s, 100/s per replica: 9"), 4, "at most 4").reason
+    'input 900/s, 100/s per replica: 9; it gets 4, not 9: at most 4'
+    """
+    return replace(request, degree=degree, reason=f"{request.reason}; it gets {degree}, not {request.degree}: {why}")
+
+
+def clock(state: Mapping[str, Any], snapshot: Snapshot) -> float:
+    """Seconds that a guard was asked over, as ``state["clock"]`` keeps them.
+
+    Not the snapshot's time, which begins again with every run: a guard whose state outlives a restart would wait for it.
+    """
+    passed = snapshot.interval_s if math.isfinite(snapshot.interval_s) else 0.0
+    return float(state["clock"]) + max(0.0, passed)

@@ -1,0 +1,65 @@
+"""Scale in only as far as was right for a while: a short lull changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.guard import State
+from springtide.policy.guard.shared import SLACK_S, amended, clock
+from springtide.policy.registry import parameter, validate
+
+
+@dataclass(frozen=True)
+class Stabilisation:
+    """An operator scales in only to the largest degree that was wanted for it in the last window; scale-outs pass at once.
+
+    A policy that asks for nothing wants what is there. When an operator is first seen, its degree counts as wanted, as in
+    Kubernetes: a restart is no reason to scale in.
+
+    With a window of 60 s, 8 replicas, and 3, 5 and 4 wanted at 40, 50 and 60 s after 8 was last right at 30 s: at 90 s the
+    largest of 8, 3, 5, 4 still is 8, at 100 s it is 5.
+    """
+
+    kind: ClassVar[str] = "guard"
+    name: ClassVar[str] = "stabilisation"
+    source: ClassVar[str] = "Kubernetes"
+    summary: ClassVar[str] = "scale-in only to the largest degree wanted in the last window"
+
+    window: float = parameter(300.0, "s", 0, help="how far back what was wanted counts")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return {"clock": 0.0, "wanted": {}}
+
+    def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
+        now = clock(state, snapshot)
+        asked = {request.operator: request.degree for request in requests}
+        wanted = {}
+        for operator in snapshot.operators:
+            before = state["wanted"].get(operator.name, [[now, operator.degree]])
+            recent = [[at, degree] for at, degree in before if at >= now - self.window - SLACK_S]
+            wanted[operator.name] = _and(recent, now, asked.get(operator.name, operator.degree))
+        reviewed = []
+        for request in requests:
+            found = snapshot.by_name.get(request.operator)
+            if found is None or request.degree >= found.degree:
+                reviewed.append(request)
+                continue
+            largest = int(wanted[request.operator][0][1])
+            if largest < found.degree:
+                why = f"that many were wanted in the last {self.window:g} s"
+                reviewed.append(request if largest == request.degree else amended(request, largest, why))
+        return {"clock": now, "wanted": wanted}, tuple(reviewed)
+
+
+def _and(recent: list[list[float]], now: float, degree: int) -> list[list[float]]:
+    """What was wanted, with one more. Those before it that were not larger can never be the largest again: the first one is."""
+    larger = list(recent)
+    while larger and larger[-1][1] <= degree:
+        larger.pop()
+    return [*larger, [now, degree]]

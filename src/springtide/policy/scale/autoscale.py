@@ -1,0 +1,224 @@
+"""AUTOSCALE: what will come in the next window, for the graph as a whole, against what a replica can do in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from springtide.errors import OptionError, nearest
+from springtide.model.plan import Request
+from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.policy.forecast import Forecaster
+from springtide.policy.forecast.linear import Linear
+from springtide.policy.registry import parameter, validate
+from springtide.policy.scale import State, changes
+
+COMBINE = {"max": max, "min": min}
+
+_NOISE = 1e-9  # 10 replicas computed as 10.000000000000002 are not 11
+_MOST = 1e9  # replicas; what is above is an error in measuring
+_LEAST_INTERVAL_S = 1e-6
+
+
+class Estimate(NamedTuple):
+    """What will come to an operator in the next window, and what waits for it already, in records; None: unknown."""
+
+    coming: float
+    pending: int | None
+
+    @property
+    def total(self) -> float:
+        """EstimInput of equation 5; without what waits, as long as that is unknown."""
+        return self.coming + (self.pending or 0)
+
+
+@dataclass(frozen=True)
+class Autoscale:
+    """DABS-Storm's predecessor (section 4): a line through each operator's input, and capacity by the time of a record alone.
+
+    The window Δ is ``window`` intervals; every interval it moves on by one. For each operator, in the order of the graph:
+
+    - EstimR (equation 3): its forecast input, summed over the next window.
+    - EstimInput (equation 5): EstimR combined with what its producers will send it (equation 4: their EstimInput times the mean
+      selectivity ᾱ of the window), plus what waits for it. A source counts as a producer, as a spout does in Storm.
+    - idealK (equations 6, 10): EstimInput / (Δ / latency); latency is the mean time of work on a record in the window.
+    - Only outside the working interval [β·k, k] (equation 11) the degree changes, to ⌈idealK⌉ (equation 12).
+
+    Nothing is measured while a change settles, and after a change an operator is left alone for a window. A change is what
+    happened, not what was asked for: the degree is another one than in the interval before.
+
+    In micro-batches records wait at the sources only, and each operator's backlog is its part of them. So what a producer is
+    expected to pass on leaves out what waits for it: else an operator would count the same records once for each one before it.
+
+    When it is unknown how much waits, the estimate is too low: good enough to scale out, not to scale in.
+
+    1,000/s of 5 ms each, and 6,000 that wait: 66,000 records in the next 60 s, 12,000 for a replica: 5.5, so 6 replicas.
+    """
+
+    kind: ClassVar[str] = "scale"
+    name: ClassVar[str] = "autoscale"
+    source: ClassVar[str] = "AUTOSCALE (Kotto Kombi et al.), as DABS-Storm recalls it, section 4"
+    summary: ClassVar[str] = "a linear forecast through the graph, against the time that a record takes"
+
+    window: int = parameter(
+        6, "intervals", 3, 1_000, "how far the forecast looks back and ahead (DABS-Storm: 60 s of 10 s each)"
+    )
+    beta: float = parameter(0.8, "", 0, 1, "scale in below this share of the degree (DABS-Storm: 0.8 in table 2, near 0 in §6)")
+    combine: str = parameter("max", help="of an operator's own forecast and its producers' take the max (cautious) or the min")
+    settling: int = parameter(
+        1, "intervals", 0, 1_000, "not measured after a change; at least as long as a replica takes to come"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.combine not in COMBINE:
+            raise OptionError(f"{self.name!r}: combine={self.combine!r} is not allowed; {nearest(self.combine, COMBINE)}")
+
+    @cached_property
+    def _forecaster(self) -> Forecaster:
+        return Linear(window=self.window)
+
+    def _usable(self, snapshot: Snapshot) -> Mapping[str, float]:
+        """The share of a core that each operator's replicas can use where it is not a whole one; here CPU plays no part."""
+        return {}
+
+    @property
+    def _share_for_sizing(self) -> float:
+        """The share of a core that a replica counts for when a new degree is computed."""
+        return 1.0
+
+    def initial(self) -> State:
+        """The state before the first interval.
+
+        ``series``: a forecast for each source and operator. ``work``: by operator, busy seconds and records served; ``passed``:
+        by operator and producer, records that came and that the producer served; both of the last intervals that had any.
+        ``since``: intervals since an operator changed, up to a window. ``settling``: intervals that will not be measured.
+        """
+        return {"degrees": {}, "since": {}, "settling": 0, "series": {}, "work": {}, "passed": {}}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        if not _LEAST_INTERVAL_S <= snapshot.interval_s < math.inf:
+            return state, ()  # no time has passed: nothing was measured
+        state, measured = self._watched(state, snapshot)
+        if not measured:
+            return state, ()
+        delta, usable = self.window * snapshot.interval_s, self._usable(snapshot)
+        wanted = {}
+        for name, estimate in self._estimates(state, snapshot).items():
+            latency = _ratio(state["work"].get(name, ()))
+            if not latency or state["since"][name] < self.window:
+                continue
+            has, cpu = snapshot[name].degree, usable.get(name, 1.0)
+            needed = estimate.total * latency / delta  # replicas, with a core each
+            degree = self._degree(has, needed / cpu, needed / self._share_for_sizing)
+            if degree > has or (degree < has and estimate.pending is not None):
+                wanted[name] = degree, self._reason(estimate, delta, latency, cpu, has)
+        return state, changes(snapshot, wanted)
+
+    def _degree(self, degree: int, ideal: float, sized: float) -> int:
+        """Equations 11 and 12. A scale-out never takes replicas away, and a scale-in never adds any, which the paper's
+        formulas can: 7.5 of 10 replicas are below β·k = 8, and sized by 0.7 of a core each they are 11."""
+        new = max(1, math.ceil(min(sized, _MOST) - _NOISE)) if sized >= 0 else degree
+        if ideal > degree + _NOISE:
+            return max(degree, new)
+        return min(degree, new) if ideal < self.beta * degree - _NOISE else degree
+
+    def _reason(self, estimate: Estimate, delta: float, latency: float, cpu: float, degree: int) -> str:
+        waiting = "unknown" if estimate.pending is None else f"{estimate.pending:,}"
+        by_cpu = "" if cpu == 1.0 else f" × {cpu:.2f} of a core"
+        sized = "" if self._share_for_sizing == 1.0 else f", sized by {self._share_for_sizing:.2f} of a core"
+        ideal = estimate.total * latency / delta / cpu
+        return (
+            f"in {delta:g} s {estimate.coming:,.0f} will come, waiting {waiting}, {delta / latency:,.0f}{by_cpu} per replica:"
+            f" {ideal:.2f}, outside {self.beta * degree:.2f} to {degree}{sized}"
+        )
+
+    def _watched(self, state: State, snapshot: Snapshot) -> tuple[State, bool]:
+        """The state after one more interval, and whether it was measured."""
+        changed = {o.name for o in snapshot.operators if state["degrees"].get(o.name, o.degree) != o.degree}
+        since = state["since"]
+        settling = state["settling"]
+        if changed:
+            settling = max(self.settling, math.ceil(min((snapshot.starting_s or 0.0) / snapshot.interval_s, _MOST) - _NOISE))
+        seen = {
+            **state,
+            "degrees": {o.name: o.degree for o in snapshot.operators},
+            "since": {
+                o.name: 1 if o.name in changed else min(self.window, since.get(o.name, self.window) + 1)
+                for o in snapshot.operators
+            },
+            "settling": max(0, settling - 1),
+        }
+        return (seen, False) if settling else ({**seen, **self._measured(state, snapshot)}, True)
+
+    def _measured(self, state: State, snapshot: Snapshot) -> dict[str, Any]:
+        """Inputs, work and selectivities with those of one more interval. What is missing leaves all as it was."""
+        rates = {s.name: None if s.rows is None else s.rows / snapshot.interval_s for s in snapshot.sources}
+        taken = {s.name: s.rows for s in snapshot.sources}
+        for o in snapshot.operators:
+            rates[o.name] = o.rate
+            taken[o.name] = o.rows_in if o.served is None else o.served
+        series, work, passed = dict(state["series"]), dict(state["work"]), dict(state["passed"])
+        for name, rate in rates.items():
+            if rate is not None:
+                series[name] = self._forecaster.update(series.get(name) or self._forecaster.initial(), rate)
+        for o in snapshot.operators:
+            if o.cost_s is not None:
+                work[o.name] = self._slid(work.get(o.name, ()), o.busy_s, o.served)
+            fresh = {
+                producer: self._slid(passed.get(o.name, {}).get(producer, ()), came, taken[producer])
+                for producer, came in o.inputs
+                if taken.get(producer)
+            }
+            if fresh:
+                passed[o.name] = {**passed.get(o.name, {}), **fresh}
+        return {"series": series, "work": work, "passed": passed}
+
+    def _slid(self, pairs: Sequence[Sequence[float]], *pair: float | None) -> list[Sequence[float | None]]:
+        return [*pairs[max(0, len(pairs) + 1 - self.window) :], list(pair)]
+
+    def _estimates(self, state: State, snapshot: Snapshot) -> dict[str, Estimate]:
+        """EstimInput of every operator whose input was measured."""
+        sent = {s.name: self._own(state, snapshot, s.name) for s in snapshot.sources if s.rows is not None}
+        found: dict[str, Estimate] = {}
+        for operator in snapshot.operators:
+            if operator.rate is None:
+                continue
+            own = self._own(state, snapshot, operator.name)
+            produced = _produced(operator, state["passed"].get(operator.name, {}), sent)
+            estimate = Estimate(own if produced is None else COMBINE[self.combine](own, produced), operator.backlog)
+            found[operator.name] = estimate
+            sent[operator.name] = estimate.coming if snapshot.batches else estimate.total
+        return found
+
+    def _own(self, state: State, snapshot: Snapshot, name: str) -> float:
+        """EstimR of equation 3, in records."""
+        series, ahead = state["series"][name], self._forecaster.ahead
+        return snapshot.interval_s * sum(ahead(series, step) or 0.0 for step in range(1, self.window + 1))
+
+
+def _produced(
+    operator: OperatorSnapshot, passed: Mapping[str, Sequence[Sequence[float]]], sent: Mapping[str, float]
+) -> float | None:
+    """Σ EstimOutput over the producers; None when there are none, or one of them is not known: a part of the sum is no sum."""
+    outputs = []
+    for name, _ in operator.inputs:
+        selectivity = _ratio(passed.get(name, ()))
+        if selectivity is None or name not in sent:
+            return None
+        outputs.append(sent[name] * selectivity)
+    return sum(outputs) if outputs else None
+
+
+def _ratio(pairs: Sequence[Sequence[float]]) -> float | None:
+    """The mean over the window, in which a record counts as much as any other; None without one."""
+    above = below = 0.0
+    for part, whole in pairs:
+        above += part
+        below += whole
+    return above / below if below > 0 and above < math.inf else None

@@ -1,0 +1,174 @@
+"""The clairvoyant: the bound that scaling policies are compared with, in the simulator only.
+
+It knows the rates of the whole trace, and finds by dynamic programming the fewest replica-seconds that keep the latency
+target in every second, when degrees change at the ends of intervals only. A second's latency is the time to work off the
+queue that the fluid model has then, the work itself, and the wait of an M/M/k queue at that second's rate. The state is the
+queue that one interval leaves to the next. Operators in a line with the same cost are sized together, with degrees within
+one of each other; elsewhere each by itself, with the part of the target that its cost has in all costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.errors import OptionError
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.scale import State, changes
+from springtide.policy.scale.demand import demand
+
+Floats = npt.NDArray[np.float64]
+
+QUEUES = 12
+"""Lengths of queue that are told apart at the end of an interval, from none to the longest that the target allows."""
+LATE = 1e6
+"""What a second above the target weighs, in replica-seconds: the target comes first, also where the limit forbids it."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One operator's future: the records that come to it in each second, what one costs, and how many replicas it may have.
+
+    ``variability``: (c_a² + c_s²)/2, by which the wait of M/M/k is multiplied (Allen and Cunneen): 1 when arrivals and work
+    are exponential, 0 when both are even.
+    """
+
+    name: str
+    arrivals: Floats
+    cost_s: float
+    limit: int
+    variability: float = 1.0
+
+
+@dataclass(frozen=True)
+class Clairvoyant:
+    """The fewest replica-seconds that keep the target in every second, knowing the trace."""
+
+    kind: ClassVar[str] = "scale"
+    name: ClassVar[str] = "clairvoyant"
+    source: ClassVar[str] = "a bound"
+    summary: ClassVar[str] = "the cheapest degrees that keep the target, knowing the trace: in the simulator only"
+    simulator_only: ClassVar[bool] = True
+
+    def told(self, future: Sequence[Work], interval_s: float, target_s: float) -> Foreseen:
+        """The policy that plays what is best for this future."""
+        degrees: dict[str, list[int]] = {}
+        for group in _groups(future):
+            share = sum(work.cost_s for work in group) / sum(work.cost_s for work in future)
+            degrees |= cheapest(group, max(1, round(interval_s)), target_s * share)
+        return Foreseen({name: tuple(each) for name, each in degrees.items()}, interval_s)
+
+    def initial(self) -> State:
+        return {}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> NoReturn:
+        raise OptionError("'clairvoyant' knows the future, which only the simulator can tell; choose 'tide', say")
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """Plays the degrees of every interval, known beforehand."""
+
+    name: ClassVar[str] = "clairvoyant"
+
+    degrees: Mapping[str, tuple[int, ...]]
+    interval_s: float
+
+    def initial(self) -> State:
+        return {}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        interval = int(snapshot.at / self.interval_s + 1e-6)
+        wanted = {
+            name: (each[min(interval, len(each) - 1)], f"the cheapest for what comes in interval {interval}")
+            for name, each in self.degrees.items()
+        }
+        return state, changes(snapshot, wanted)
+
+
+def _groups(future: Sequence[Work]) -> list[list[Work]]:
+    """All of them together if they are alike, as in a line of equal operators; else each by itself."""
+    first = future[0]
+    alike = all(
+        work.cost_s == first.cost_s and work.limit == first.limit and np.array_equal(work.arrivals, first.arrivals)
+        for work in future
+    )
+    return [list(future)] if alike else [[work] for work in future]
+
+
+def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str, list[int]]:
+    """The degrees of operators that are alike, for every interval of so many seconds."""
+    work, count = group[0], len(group)
+    longest = target_s * max(demand(work.arrivals, target_s), 1 / work.cost_s)  # a queue that is just bearable
+    queues = np.linspace(0.0, longest, QUEUES)
+    costs = np.where(queues == 0.0, 0.0, np.inf)  # of the cheapest way to each queue
+    choices: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+    for start in range(0, len(work.arrivals), interval):
+        seconds = work.arrivals[start : start + interval]
+        replicas = _candidates(work, seconds, count, target_s)
+        late, left = _played(work, seconds, replicas // count, _waits(work, seconds, replicas, count), queues, target_s, count)
+        spent = costs[None, :] + (replicas * len(seconds))[:, None] + LATE * late
+        after = np.minimum(np.ceil(left / queues[1] - 1e-9), QUEUES - 1).astype(np.int64)
+        costs = np.full(QUEUES, np.inf)
+        came = np.zeros(QUEUES, dtype=np.int64)
+        chosen = np.full(QUEUES, replicas[-1])
+        for flat in np.argsort(spent, axis=None)[::-1]:  # the cheapest comes last, and stays
+            option, queue = divmod(int(flat), QUEUES)
+            end = after[option, queue]
+            if spent[option, queue] < np.inf:
+                costs[end], came[end], chosen[end] = spent[option, queue], queue, replicas[option]
+        choices.append((came, chosen))
+    totals = []
+    queue = int(np.argmin(costs))
+    for came, chosen in reversed(choices):
+        totals.append(int(chosen[queue]))
+        queue = int(came[queue])
+    totals.reverse()
+    return {one.name: [total // count + (i < total % count) for total in totals] for i, one in enumerate(group)}
+
+
+def _candidates(work: Work, seconds: Floats, count: int, target_s: float) -> npt.NDArray[np.int64]:
+    """Replicas of all operators together that may be worth it: from just too few to surely enough."""
+    least = math.ceil(demand(seconds, target_s) * work.cost_s)
+    enough = math.ceil(demand(seconds, 0.0) * work.cost_s) + 3
+    low, high = max(1, min(least, work.limit)), max(1, min(enough, work.limit))
+    return np.arange(low * count, high * count + 1)
+
+
+def _waits(work: Work, seconds: Floats, replicas: npt.NDArray[np.int64], count: int) -> Floats:
+    """[candidates, seconds] The wait of M/M/k at each second's rate, summed over the operators.
+
+    A queue that is all but full grows no faster than chance lets it: by √(4λt/π) records in t seconds.
+    """
+    most = int(replicas[-1]) // count + 1
+    load = seconds * work.cost_s
+    blocked, waits = np.ones(len(seconds)), {}
+    for k in range(1, most + 1):
+        blocked = load * blocked / (k + load * blocked)  # Erlang B
+        free = np.maximum(k - load, 1e-9)
+        waiting = k * blocked / np.maximum(k - load * (1 - blocked), 1e-9)  # Erlang C
+        stationary = np.where(load < k, np.clip(waiting, 0.0, 1.0) * work.cost_s / free, np.inf)
+        chance = np.sqrt(4 * seconds * len(seconds) / math.pi) * work.cost_s / k
+        waits[k] = work.variability * np.minimum(stationary, chance)
+    low, more = replicas // count, replicas % count
+    return np.array([(count - m) * waits[k] + m * waits[k + 1] for k, m in zip(low.tolist(), more.tolist(), strict=True)])
+
+
+def _played(
+    work: Work, seconds: Floats, degrees: npt.NDArray[np.int64], waits: Floats, queues: Floats, target_s: float, count: int
+) -> tuple[Floats, Floats]:
+    """[candidates, queues] How many seconds are late with so many replicas after such a queue, and what queue is left."""
+    capacity = (degrees / work.cost_s)[:, None]
+    queue = np.broadcast_to(queues, (len(degrees), len(queues)))
+    late = np.zeros(queue.shape)
+    for second, rate in enumerate(seconds):
+        after = np.maximum(0.0, queue + rate - capacity)
+        late += (queue + after) / 2 / capacity + waits[:, second, None] + count * work.cost_s > target_s
+        queue = after
+    return late, queue

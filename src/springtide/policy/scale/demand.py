@@ -1,0 +1,26 @@
+"""What a stretch of arrivals asks for: not its mean, but the least constant capacity that keeps its queue short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+
+def demand(arrivals: Sequence[float] | npt.NDArray[np.float64], patience_s: float) -> float:
+    """The least constant capacity, in records/s, at which no record of these seconds waits longer than ``patience_s``.
+
+    At capacity c the queue is never longer than c·patience if no stretch of n seconds brings more than c·(n + patience)
+    records; so c is the largest of sum/(n + patience) over all stretches.
+
+    >>> demand([100, 100, 100], 0.0)
+    100.0
+    >>> demand([0, 120, 0], 0.5)  # 120 records, of which 40 may wait when their second is over
+    80.0
+    """
+    came = np.concatenate([[0.0], np.cumsum(np.asarray(arrivals, dtype=np.float64))])
+    if len(came) < 2:
+        return 0.0
+    first, last = np.triu_indices(len(came), 1)
+    return float(np.max((came[last] - came[first]) / (last - first + patience_s)))

@@ -1,0 +1,191 @@
+"""What EDF's two learners share: the states, the actions, the cost, the bounds of the operators, and algorithm 1.
+
+Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), section
+5.2. An operator's state is s = (k, λ): its replicas, and the bin of its input rate. In every interval it may get one replica
+more, one less, or stay; Q(s, a) is what action a costs in the long run, and the action with the least is taken.
+
+What was asked for may be refused. So an action is learnt as it was carried out: the degree that is found in the next interval
+against the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from springtide.errors import OptionError, nearest
+from springtide.model.plan import Request
+from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.policy.registry import parameter, validate
+from springtide.policy.scale import State, changes
+from springtide.policy.scale.measured import known_costs
+
+ACTIONS = (-1, 0, 1)
+"""One replica less, no change, one more; the order of a row of Q."""
+
+LARGEST = 512
+"""K_max of any operator: tables of more states would be large, and never learnt."""
+
+Table = Mapping[str, Any]
+"""What is learnt of one operator. ``last``: the state [k, bin] of the interval before; ``gain``: the largest gain so far."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an operator showed in an interval: its state, whether its response time was above its bound, and K_max."""
+
+    k: int
+    bin: int
+    late: bool
+    most: int
+
+    @property
+    def actions(self) -> tuple[int, ...]:
+        """A(s): at least one replica stays, and at most K_max are used."""
+        return tuple(action for action in ACTIONS if 1 <= self.k + action <= self.most)
+
+
+@dataclass(frozen=True)
+class Learner(ABC):
+    """Algorithm 1, for every operator by itself; those who derive from it say how Q is learnt (line 5).
+
+    An operator is left alone in an interval in which its rate, its response time or its bound is unknown, and what follows is
+    not taken for the outcome of what was before. One that can have one replica only has nothing to learn.
+    """
+
+    kind: ClassVar[str] = "scale"
+    name: ClassVar[str]
+
+    target_ms: float = parameter(0.0, "ms", 0, help="R_max,op of every operator; 0: the run's target, shared out by cost")
+    targets: str = parameter("", help="R_max,op by operator, in ms, such as parser=5,partialRank=210")
+    most: int = parameter(8, "replicas", 1, help="K_max of an operator that has no limit of its own")
+    bin: float = parameter(50.0, "records/s", 1e-6, help="λ̄: input rates are told apart by so much")
+    bins: int = parameter(20, minimum=1, maximum=10_000, help="how many; all higher rates are in the last")
+    w_perf: float = parameter(0.4, minimum=0, maximum=1, help="what an interval above the bound costs")
+    w_res: float = parameter(0.4, minimum=0, maximum=1, help="what K_max replicas cost for an interval")
+    w_rcf: float = parameter(0.2, minimum=0, maximum=1, help="what a change costs; the three weights sum to 1")
+    alpha: float = parameter(0.1, minimum=0, maximum=1, help="α: the weight of what is new")
+    gamma: float = parameter(0.99, minimum=0, maximum=0.999999, help="γ: what a cost counts that comes an interval later")
+
+    def __post_init__(self) -> None:
+        validate(self)
+        _ = self._named  # a wrong text fails here, not in the first interval
+        total = self.w_perf + self.w_res + self.w_rcf
+        if not math.isclose(total, 1, abs_tol=1e-6):
+            weights = f"w_perf={self.w_perf:g}, w_res={self.w_res:g}, w_rcf={self.w_rcf:g}"
+            raise OptionError(f"{self.name!r}: {weights} sum to {total:g}; they have to sum to 1")
+
+    @abstractmethod
+    def learn(self, table: Table, before: tuple[int, int] | None, now: Seen) -> Table:
+        """The table after an interval; ``before``: the state of the interval before, None where it is not known."""
+
+    @abstractmethod
+    def q(self, table: Table, now: Seen) -> dict[int, float]:
+        """Q(s, a) of the actions that are possible now."""
+
+    def explores(self, rng: np.random.Generator) -> bool:
+        """Whether any action is taken now instead of the best."""
+        return False
+
+    def cost(self, action: int, now: Seen) -> float:
+        """Equation 1, of the interval in which ``now`` was seen, and of the action that led to it: so now.k is k + a."""
+        return self.w_rcf * (action != 0) + self.w_perf * now.late + self.w_res * now.k / now.most
+
+    def check(self, operators: Sequence[str]) -> None:
+        """Raise OptionError when ``targets`` names an operator that does not exist."""
+        for operator in self._named:
+            if operator not in operators:
+                hint = nearest(operator, operators)
+                raise OptionError(f"{self.name!r}: targets names {operator!r}, which is no operator; {hint}")
+
+    def initial(self) -> State:
+        return {}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        costs = known_costs(state.get("cost_s", {}), snapshot)
+        bounds = self.bounds(snapshot, costs)
+        tables = dict(state.get("tables", {})) if state.get("bin") == self.bin else {}  # of other bins they say nothing
+        wanted, scores = {}, {}
+        for operator in snapshot.operators:
+            name, bound = operator.name, bounds.get(operator.name)
+            table, now = tables.get(name, {}), self._seen(operator, bound, snapshot.slots)
+            if now is None:
+                if table:
+                    tables[name] = {**table, "last": None}
+                continue
+            last = table.get("last")
+            table = self.learn(table, (last[0], last[1]) if last else None, now)
+            q = self.q(table, now)
+            action, how = self._choose(q, rng)
+            gain = max(1.0, table.get("gain", 1.0), *(q[0] - value for value in q.values()))
+            tables[name] = {**table, "last": [now.k, now.bin], "gain": gain}
+            if action:
+                scores[name] = (q[0] - q[action]) / gain
+                wanted[name] = operator.degree + action, f"{_told(operator, bound, q)}, {how}: {operator.degree + action}"
+        requests = tuple(replace(request, score=scores[request.operator]) for request in changes(snapshot, wanted))
+        return {"bin": self.bin, "tables": tables, "cost_s": costs}, requests
+
+    def bounds(self, snapshot: Snapshot, cost_s: Mapping[str, float]) -> dict[str, float]:
+        """R_max,op in ms: as it is set, else the operator's share of the run's target, by what a record costs there.
+
+        An operator whose cost is not known yet counts as a usual one.
+        """
+        names = [operator.name for operator in snapshot.operators]
+        if self.target_ms or not snapshot.target_s:
+            rest = dict.fromkeys(names, self.target_ms) if self.target_ms else {}
+        else:
+            known = [cost_s[name] for name in names if name in cost_s]
+            usual = sum(known) / len(known) if known else 1.0
+            total = sum(cost_s.get(name, usual) for name in names)
+            rest = {name: 1000 * snapshot.target_s * cost_s.get(name, usual) / total for name in names}
+        return {**rest, **self._named}
+
+    @cached_property
+    def _named(self) -> Mapping[str, float]:
+        found: dict[str, float] = {}
+        for part in filter(None, (part.strip() for part in self.targets.split(","))):
+            operator, _, text = (word.strip() for word in part.rpartition("="))
+            try:
+                bound = float(text)
+            except ValueError:
+                bound = math.nan
+            if not operator or not 0 < bound < math.inf:
+                allowed = "operator=milliseconds, with more than 0 of them"
+                raise OptionError(f"{self.name!r}: targets={self.targets!r}: {part!r} is not {allowed}")
+            if operator in found:
+                raise OptionError(f"{self.name!r}: targets={self.targets!r} names {operator!r} twice")
+            found[operator] = bound
+        return found
+
+    def _seen(self, operator: OperatorSnapshot, bound: float | None, slots: int | None) -> Seen | None:
+        most = min(operator.limit or self.most, slots or LARGEST, LARGEST)
+        late = None if bound is None else _late(operator, bound)
+        if operator.rate is None or late is None or most < 2:
+            return None
+        k = max(1, min(operator.degree, most))
+        return Seen(k, int(min(operator.rate / self.bin, self.bins - 1)), late, most)
+
+    def _choose(self, q: Mapping[int, float], rng: np.random.Generator) -> tuple[int, str]:
+        """Line 3: the best action, or one that is tried. Among equals rather no change, then rather more replicas."""
+        if self.explores(rng):
+            return tuple(q)[rng.integers(len(q))], "tried"
+        return min(q, key=lambda action: (q[action], abs(action), -action)), "the least"
+
+
+def _late(operator: OperatorSnapshot, bound_ms: float) -> bool | None:
+    """Whether the response time was above the bound; where no record came and none waited, none was late."""
+    if operator.latency_ms is not None:
+        return operator.latency_ms > bound_ms
+    return False if operator.rate == 0 and operator.backlog == 0 else None
+
+
+def _told(operator: OperatorSnapshot, bound: float | None, q: Mapping[int, float]) -> str:
+    took = "nothing came" if operator.latency_ms is None else f"{operator.latency_ms:,.1f} ms of {bound:,.1f} ms"
+    costs = ", ".join(f"{value:.3f} with {operator.degree + action}" for action, value in q.items())
+    return f"input {operator.rate:,.0f}/s, {took}, expected cost {costs}"

@@ -1,0 +1,101 @@
+"""PSPS: how many replicas each operator needs for what the whole graph will bring it in the next interval.
+
+Source: Wladdimiro, Arantes, Sens, Hidalgo: "A predictive approach for dynamic replication of operators in distributed stream
+processing systems", SBAC-PAD 2022, section IV, equations 1 to 4.
+
+An operator behind a bottleneck sees little input, until the bottleneck is widened; then it is the next bottleneck. So its
+input is not predicted from what it received, but from what the sources sent and how the records spread over the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.policy.registry import parameter, validate
+from springtide.policy.scale import State, changes
+from springtide.policy.scale.measured import Shares, arrivals, carried, known_costs, own_queue, queues, rounded_up, shares
+
+
+@dataclass(frozen=True)
+class Psps:
+    """r_i = λ̂_i·et_i/td replicas: enough to process in one interval td all that will come, λ_G·θ_i, and all that waits, |q_i|.
+
+    et_i is the larger of a benchmark and what is measured now; the benchmark is the first cost that was measured. A record
+    that is still on its way when the interval ends is counted nowhere, so td has to be longer than a record's way through the
+    graph. What a source holds back waits for those who read it.
+
+    The paper's future work names two additions. ``forecast``: λ_G goes on as from the last interval to this one. With
+    ``upstream_queues``, what waits at the direct predecessors counts too, times θ_i^p; in micro-batches nothing waits between
+    operators and every backlog is a share of the source's, so there it changes nothing.
+
+    An operator of which something is not known, its cost, its queue or its input, keeps its degree.
+
+    >>> rounded_up(91 * 0.025 / 1.0)  # table II, second operator: 91 records of 25 ms in one second
+    3
+    """
+
+    kind: ClassVar[str] = "scale"
+    name: ClassVar[str] = "psps"
+    source: ClassVar[str] = "PSPS (SBAC-PAD 2022), equations 1-4"
+    summary: ClassVar[str] = "replicas for what the graph will bring in the next interval, and for what waits"
+
+    pool: int = parameter(0, "replicas", 0, help="the most replicas of an operator; 0: as many as the run allows")
+    forecast: bool = parameter(False, help="extrapolate the sources' input by a line through the last two intervals")
+    upstream_queues: bool = parameter(False, help="count what waits at the operators that one reads, too")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return {}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        td = snapshot.interval_s
+        if not td > 0:
+            return state, ()
+        theta = shares(state.get("shares", {}), snapshot)
+        costs = known_costs(state.get("cost_s", {}), snapshot)
+        benchmark = {**costs, **state.get("benchmark", {})}
+        sent = arrivals(state.get("backlog"), snapshot)
+        rates = {name: rows / td for name, rows in sent.items()}
+        after = {"shares": theta, "cost_s": costs, "benchmark": benchmark, "backlog": snapshot.backlog, "rates": rates}
+        expected = {name: rate * td for name, rate in self._expected(state.get("rates", {}), rates).items()}
+        received, queued = carried(snapshot, theta, expected), queues(snapshot, sent)
+        wanted = {}
+        for operator in snapshot.operators:
+            waiting = self._waiting(operator, theta, queued, snapshot)
+            if operator.name in received and operator.name in costs and waiting is not None:
+                cost = max(benchmark[operator.name], costs[operator.name])
+                need = (received[operator.name] + waiting) * cost / td
+                reason = f"{received[operator.name]:,.0f} to come and {waiting:,.0f} waiting, {1000 * cost:.4g} ms each"
+                wanted[operator.name] = self._active(need), f"{reason} in {td:g} s: {need:.2f}"
+        return after, changes(snapshot, wanted)
+
+    def _expected(self, before: Mapping[str, float], now: Mapping[str, float]) -> Mapping[str, float]:
+        """λ_G of the next interval, per second: that of this one, or on a line through the last two."""
+        if not self.forecast:
+            return now
+        return {name: max(0.0, 2 * rate - before.get(name, rate)) for name, rate in now.items()}
+
+    def _waiting(
+        self, operator: OperatorSnapshot, theta: Shares, queued: Mapping[str, float], snapshot: Snapshot
+    ) -> float | None:
+        """λ̂_i^q of equation 3, with the queues of the predecessors if wanted; None when one is not known."""
+        waiting = own_queue(operator, theta, queued, snapshot)
+        if waiting is None or not self.upstream_queues or snapshot.batches:
+            return waiting
+        edges = theta.get(operator.name, {})
+        upstream = [producer for producer, _ in operator.inputs if producer in snapshot.by_name]
+        if not all(producer in queued and producer in edges for producer in upstream):
+            return None
+        return waiting + sum(edges[producer] * queued[producer] for producer in upstream)
+
+    def _active(self, need: float) -> int:
+        """The replicas of the pool that are to be active."""
+        return min(rounded_up(need), self.pool or 10**9)

@@ -1,0 +1,49 @@
+"""Policies side by side as a picture: the rate that came, and the replicas that each policy had for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+
+from springtide.errors import SetupError
+from springtide.model.rate import Rate
+from springtide.record.plots import COLOURS
+
+POINTS = 2_000
+"""A longer trace is drawn by its means over as many stretches: more than the picture has dots."""
+BOUND = "clairvoyant"
+
+
+def draw(rate: Rate, replicas: Mapping[str, Sequence[tuple[float, int]]], title: str, path: Path) -> Path:
+    """Draw the rate above and the replicas below it. ``replicas``: by policy, from which second on it had how many."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
+    figure = Figure(figsize=(11, 7), layout="constrained")  # no pyplot: it would keep every figure for ever
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
+    edges = np.linspace(0.0, rate.end, min(POINTS, max(2, int(rate.end))) + 1)
+    came = np.diff(np.interp(edges, rate.steps.edges, rate.steps.counts)) / np.diff(edges)
+    above.stairs(came, edges, color="black", linewidth=1.0)
+    above.set_ylabel("records/s")
+    above.set_title(title, loc="left", fontsize=11)
+    colours, dashes = cycle(COLOURS), cycle(["-"] * len(COLOURS) + ["--"] * len(COLOURS) + [":"] * len(COLOURS))
+    for name, steps in replicas.items():
+        bound = name == BOUND
+        times = [at for at, _ in steps]
+        below.step(
+            times, [n for _, n in steps], where="pre", linewidth=2.4 if bound else 1.2, label=name,
+            color="#BBBBBB" if bound else next(colours), linestyle="-" if bound else next(dashes),
+        )  # fmt: skip
+    below.set_ylabel("replicas")
+    below.set_xlabel("time (s)")
+    below.set_ylim(bottom=0)
+    below.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    return path

@@ -1,0 +1,54 @@
+"""What the clairvoyant is told: the records that will come to each operator in each second, and what they will cost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from springtide.model.rate import Rate
+from springtide.policy.scale.clairvoyant import Work
+from springtide.sim.draws import chances_of, generator
+from springtide.sim.kernels import Floats
+from springtide.sim.model import Model, Operator, Source
+
+DRAWN = 20_000
+NO_LIMIT = 10_000
+
+
+def future_of(model: Model, end_s: float, seed: int, max_slots: int) -> list[Work]:
+    """One part for each operator, in the model's order. What comes is the rates', not how chance spreads the records."""
+    seconds = math.ceil(end_s)
+    coming = {source.name: _per_second(source.steps, seconds) for source in model.sources}
+    visits = {source.name: model.visits(source, seed) for source in model.sources}
+    found = []
+    for operator in model.operators:
+        arrivals = sum((coming[name] * visits[name][operator.name] for name in coming), np.zeros(seconds))
+        mean, spread = _cost(model.sources[0], operator, seed)
+        poisson = float(any(source.arrivals == "poisson" for source in model.sources))
+        limit = min(operator.parallelism or NO_LIMIT, max_slots)
+        found.append(Work(operator.name, arrivals, mean, limit, (poisson + spread) / 2))
+    return found
+
+
+def _per_second(rate: Rate, seconds: int) -> Floats:
+    edges = np.arange(seconds + 1, dtype=np.float64)
+    steps = rate.steps
+    counts = np.interp(edges, steps.edges, steps.counts) if np.isfinite(steps.edges[-1]) else None
+    if counts is None:  # the last step has no end: go on at its rate
+        finite = np.interp(edges, steps.edges[:-1], steps.counts[:-1])
+        counts = finite + np.maximum(0.0, edges - steps.edges[-2]) * steps.values[-1]
+    return np.diff(counts)
+
+
+def _cost(source: Source, operator: Operator, seed: int) -> tuple[float, float]:
+    """A record's mean cost, and its variance over the mean's square."""
+    random = generator(seed, f"future of {operator.name}")
+    items = np.arange(DRAWN, dtype=np.int64)
+    if source.items is not None:
+        chances = chances_of(source.items, generator(seed, f"items of {source.name}"))
+        items = random.choice(len(chances), DRAWN, p=chances / chances.sum())
+    costs = np.empty(DRAWN)
+    operator.cost.draw(random, items, costs)
+    mean = float(getattr(operator.cost, "mean", costs.mean()))
+    return mean, float(costs.var() / mean**2) if mean > 0 else 0.0
