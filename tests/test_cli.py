@@ -220,7 +220,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown option": (("tweets", "--polcy", "static"), ("--polcy", "--policy")),
     "unknown policy": (
         ("tweets", "--policy", "statik"),
-        ("no scale policy is named 'statik'; did you mean 'static'? Allowed: scripted, static, module:Class",),
+        ("no scale policy is named 'statik'; did you mean 'static'? Allowed: autoscale, ", ", threshold, ", ", module:Class"),
     ),
     "unknown grouping": (("tweets", "--grouping", "hsh"), ("no group policy is named 'hsh'; did you mean 'hash'?",)),
     "a parameter without value": (("tweets", "--set", "degree"), ("--set 'degree': write name=value",)),

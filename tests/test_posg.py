@@ -433,8 +433,8 @@ def test_what_cannot_be_a_cost_is_not_learned() -> None:
     posg, keys = Posg(window=2), np.arange(5, dtype=np.uint64)
     seconds = np.array([np.nan, np.inf, -1.0, 1e308, 2.0])
     state = posg.learn(posg.initial(), 1, [TaskCosts(0, keys, np.ones(5, dtype=np.int64), seconds)])
-    assert state["F"].sum(axis=2).tolist() == [[2, 2, 2, 2]]
-    assert (state["W"] >= 0).all() and state["W"].max() <= 1e9 + 2
+    assert state["F"].sum(axis=2).tolist() == [[1, 1, 1, 1]]
+    assert state["W"].max() == 2.0
 
 
 def test_other_matrices_from_before_a_restart_are_left() -> None:

@@ -214,6 +214,7 @@ def test_wrong_costs_are_told(tmp_path: Path, operators: object, told: str) -> N
 TWEETS = {"classify": {"seconds": 0.0001}, "enrich": {"seconds": [0.001, 0.005, 0.025], "keys": [1, 2, 3]}}
 KEYS = [
     "topology", "policy", "grouping", "mode", "trace", "seed", "target_ms", "latency_ms", "violation_ratio",
+    "violation_ratio_records",
     "throughput_rows_s", "processed_ratio", "dephased_ratio", "throughput_degradation", "saved_resources", "speedup", "balance",
     "replicas", "replica_seconds", "slot_seconds", "executor_seconds", "reconfigurations", "downtime_ratio",
     "control_messages", "rows_in", "rows_out", "rows_lost", "rows_timed_out", "rows_there", "duration_s", "batches",
@@ -250,6 +251,7 @@ def test_the_document_has_the_same_keys_in_either_mode(tmp_path: Path) -> None:
     one, other = (json.loads(simulated(tmp_path, *words, "--mode", mode).stdout) for mode in ("continuous", "micro-batch"))
     assert list(one) == list(other) == KEYS
     undefined = {"saved_resources", "speedup", "balance", "executor_seconds", "dephased_ratio", "violation_ratio"}
+    undefined |= {"violation_ratio_records"}
     assert {name for name, value in one.items() if value is None} == {
         *undefined, "target_ms", "slot_seconds", "batches", "batch_ms", "constants", "control_messages",
     }  # fmt: skip

@@ -113,6 +113,7 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
     return {
         "latency_ms": None if latency is None else asdict(latency),
         "violation_ratio": None if target_s is None else _violations(reports, target_s),
+        "violation_ratio_records": None if target_s is None else _records_above(reports, target_s),
         "throughput_rows_s": rows_in / worked if worked > 0 else None,
         "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
         "replicas": {
@@ -140,6 +141,13 @@ def _operator(name: str, reports: Sequence[BatchReport]) -> dict[str, Any]:
         "name": name, "rows_in": sum(task.rows_in or 0 for task in tasks), "rows_out": sum(task.rows_out for task in tasks),
         "rows_lost": 0, "rows_timed_out": 0, "busy_s": math.fsum(task.busy_s or 0.0 for task in tasks), "response_ms": None,
     }  # fmt: skip
+
+
+def _records_above(reports: Sequence[BatchReport], target_s: float) -> float | None:
+    """The share of records whose latency is above the target."""
+    waits = [(report.committed - at, n) for report in reports for at, n in report.created]
+    total = math.fsum(n for _, n in waits)
+    return math.fsum(n for wait, n in waits if wait > target_s) / total if total else None
 
 
 def _violations(reports: Sequence[BatchReport], target_s: float) -> float | None:

@@ -105,7 +105,7 @@ def _groups(future: Sequence[Work]) -> list[list[Work]]:
 def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str, list[int]]:
     """The degrees of operators that are alike, for every interval of so many seconds."""
     work, count = group[0], len(group)
-    longest = target_s * max(demand(work.arrivals, target_s), 1 / work.cost_s)  # a queue that is just bearable
+    longest = target_s * max(float(work.arrivals.max()), 1 / work.cost_s)  # a queue that is just bearable
     queues = np.linspace(0.0, longest, QUEUES)
     costs = np.where(queues == 0.0, 0.0, np.inf)  # of the cheapest way to each queue
     choices: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []

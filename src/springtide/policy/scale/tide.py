@@ -1,0 +1,301 @@
+"""Tide: Springtide's own scaling policy. Its goal is a user's: a latency target, and what being late is worth.
+
+Every interval it
+
+1. follows the input, second by second, in blocks of a third of an interval. A block's value is what it demanded: the least
+   constant capacity that would have kept its queue within the target, which is nearer to what is needed than a mean;
+2. forecasts the largest demand of the next interval with an ensemble of forecasters;
+3. knows how wrong such forecasts are, and what an interval looks like within: it keeps the last intervals, each relative to the
+   forecast that was made for it. Scaled to the new forecast they are what may come now; those at a similar level count more;
+4. plays each of them against every number of replicas that may be worth it: a fluid queue, which begins with the backlog, and
+   the waits that chance adds, by M/M/k. That gives the seconds that would be late;
+5. takes the cheapest: replicas for the interval, and seconds that are late at the price of ``late_price``.
+
+So one price decides how much is kept in reserve, how fast a backlog is worked off and when to give replicas back, and where
+forecasts are good, or replicas few, it comes out differently by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.forecast.ensemble import Ensemble
+from springtide.policy.registry import parameter, validate
+from springtide.policy.scale import State, changes
+from springtide.policy.scale.demand import demand
+from springtide.policy.scale.measured import carried, shares
+
+Floats = npt.NDArray[np.float64]
+
+ENSEMBLE = Ensemble(members="last, moving-average, best-fit, holt-winters")
+BLOCKS = 3
+"""Of an interval. One block sees a rise only when the interval is over; of six, each is too noisy."""
+KEPT = 60
+"""Intervals that are played again."""
+FINEST = 60
+"""Parts into which an interval is cut at most: seconds, up to a minute."""
+FADES = 40.0
+"""After so many intervals one counts half."""
+LEVEL = 0.5
+"""How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
+DOUBTS = (0.9, 1.0, 1.1, 1.2)
+"""What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
+ROOM = 0.8
+"""The part of the target that is planned with: what was measured is a mean, and the model is none."""
+USUAL = 100.0
+"""Intervals over which the usual number of replicas is averaged, half of it by the last so many."""
+WIDEST = 48
+"""Numbers of replicas that are tried."""
+MEMORY = 0.5
+"""What the intervals before weigh in a record's cost, beside this one."""
+BATCH_LATENCY = 1.5
+"""In micro-batches a record waits for half a batch on average, and then for its own."""
+DEFAULT_TARGET_S = 1.0
+"""Where the user names no target."""
+
+
+@dataclass(frozen=True)
+class Tide:
+    """The degrees that cost least, what is late included, for what may come in the next interval."""
+
+    kind: ClassVar[str] = "scale"
+    name: ClassVar[str] = "tide"
+    source: ClassVar[str] = "Springtide"
+    summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
+
+    late_price: float = parameter(
+        25.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return {}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        if not snapshot.interval_s > 0:
+            return state, ()
+        target_s = snapshot.target_s or DEFAULT_TARGET_S
+        theta = shares(state.get("shares", {}), snapshot)
+        costs = _smoothed(state.get("costs", {}), snapshot)
+        known = {**state, "shares": theta, "costs": costs}
+        seconds = _arrivals(snapshot)
+        if not len(seconds):
+            return known, ()
+        past = _followed(known, seconds, target_s)
+        graph = _graph(snapshot, theta, {name: cost for name, (cost, _) in costs.items()})
+        if not graph.names:
+            return past, ()
+        usual = _usual(known, max(demand(seconds, target_s) * float(graph.work_s.sum()), 0.3))
+        best = self._cheapest(snapshot, graph, past, usual, target_s)
+        reason = (
+            f"demand {past['forecast']:,.0f}/s forecast after {demand(seconds, target_s):,.0f}, backlog {graph.backlog:,.0f},"
+            f" {best.late_s:.1f} s likely late"
+        )
+        wanted = {
+            name: (degree, f"{reason}: {share:.3g} replicas of work, {degree}")
+            for name, degree, share in zip(graph.names, best.degrees, past["forecast"] * graph.work_s, strict=True)
+        }
+        return {**past, "usual": usual}, changes(snapshot, wanted)
+
+    def _cheapest(self, snapshot: Snapshot, graph: _Graph, past: State, usual: float, target_s: float) -> _Choice:
+        """Play what may come against all numbers of replicas that may be worth it."""
+        forecast, after = past["forecast"], past["after"]
+        coming, weights = _scenarios(past, forecast, after, snapshot.interval_s, snapshot.starting_s or 0.0)
+        degrees = _candidates(graph, forecast, snapshot.slots)
+        model = _in_batches if snapshot.batches else _record_by_record
+        capacity, latency = model(snapshot, graph, degrees, float(weights @ coming.mean(axis=1)), target_s)
+        length = snapshot.interval_s / past["bins"]
+        held = _held(graph, snapshot, capacity, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
+        parts = _late(coming * length, held * length, graph.backlog, latency / length, ROOM * target_s / length)
+        late = parts @ weights * length
+        cost = degrees.sum(axis=1) * snapshot.interval_s + self.late_price * usual * late
+        best = int(np.argmin(cost))
+        return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
+
+
+class _Graph(NamedTuple):
+    """The operators of which enough is known."""
+
+    names: list[str]
+    work_s: Floats  # seconds of work at each operator for a record of the sources
+    cost_s: Floats  # and for a record of its own
+    limits: npt.NDArray[np.int64]
+    degrees: npt.NDArray[np.int64]  # that they have
+    backlog: float  # what waits anywhere, in records of the sources
+
+
+class _Choice(NamedTuple):
+    degrees: list[int]
+    late_s: float
+
+
+def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict[str, tuple[float, float]]:
+    """By operator the seconds of work for a record, and how many records tell it: the last ones count most."""
+    found = {name: (cost, weight) for name, (cost, weight) in before.items()}
+    for operator in snapshot.operators:
+        if operator.cost_s is not None and operator.served:
+            cost, weight = found.get(operator.name, (0.0, 0.0))
+            total = MEMORY * weight + operator.served
+            found[operator.name] = ((MEMORY * weight * cost + operator.served * operator.cost_s) / total, total)
+    return found
+
+
+def _arrivals(snapshot: Snapshot) -> Floats:
+    """Records/s of all sources together, by parts of the interval; a source that does not tell when has come evenly."""
+    lines = [source.arrivals or (source.rows / snapshot.interval_s,) for source in snapshot.sources if source.rows is not None]
+    bins = min(FINEST, max((len(line) for line in lines), default=0))
+    total: Floats = np.zeros(bins)
+    for line in lines:
+        total = total + _resampled(np.asarray(line, dtype=np.float64), bins)
+    return total
+
+
+def _resampled(values: Floats, bins: int) -> Floats:
+    """The same amounts in another number of parts, as means."""
+    if len(values) == bins:
+        return values
+    sums = np.interp(np.linspace(0, len(values), bins + 1), np.arange(len(values) + 1), np.append(0.0, np.cumsum(values)))
+    means: Floats = np.diff(sums) * bins / len(values)
+    return means
+
+
+def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
+    """The series with this interval's blocks, the interval itself relative to its forecast, and the next forecast."""
+    series, forecast = state.get("series", ENSEMBLE.initial()), state.get("forecast", 0.0)
+    intervals, levels = list(state.get("intervals", ())), list(state.get("levels", ()))
+    if forecast > 0 and len(seconds) == state["bins"]:
+        intervals.append((seconds / forecast).tolist())
+        levels.append(math.log(forecast))
+    elif forecast > 0:  # the interval has another length than before
+        intervals, levels = [], []
+    blocks = [block for block in np.array_split(seconds, min(BLOCKS, len(seconds))) if len(block)]
+    for block in blocks:
+        series = ENSEMBLE.update(series, demand(block, target_s))
+    ahead = [ENSEMBLE.ahead(series, step) or 0.0 for step in range(1, 2 * len(blocks) + 1)]
+    peak = demand(seconds, target_s)
+    return {
+        **state, "series": series, "bins": len(seconds), "intervals": intervals[-KEPT:], "levels": levels[-KEPT:],
+        "forecast": max(ahead[: len(blocks)]), "after": max(ahead[len(blocks) :]),
+        "shape": (seconds / peak).tolist() if peak > 0 else [1.0] * len(seconds),
+    }  # fmt: skip
+
+
+def _graph(snapshot: Snapshot, theta: Mapping[str, Mapping[str, float]], costs: Mapping[str, float]) -> _Graph:
+    rows = {source.name: float(source.rows or 0) for source in snapshot.sources}
+    total = sum(rows.values())
+    mix = {name: amount / total if total else 1 / len(rows) for name, amount in rows.items()}
+    reach = carried(snapshot, theta, mix)
+    known = [operator for operator in snapshot.operators if operator.name in reach and operator.name in costs]
+    waiting = sum((o.backlog or 0) / reach[o.name] for o in known if reach[o.name] > 0)
+    return _Graph(
+        [o.name for o in known],
+        np.array([reach[o.name] * costs[o.name] for o in known]),
+        np.array([costs[o.name] for o in known]),
+        np.array([min(o.limit or 10**6, snapshot.slots or 10**6) for o in known], dtype=np.int64),
+        np.array([o.degree for o in known], dtype=np.int64),
+        float(snapshot.backlog or 0) if snapshot.batches else waiting,
+    )
+
+
+def _usual(state: State, need: float) -> float:
+    """How many replicas are usual: what being late is worth goes by it."""
+    kept = 0.5 ** (1 / USUAL)
+    before = state.get("usual")
+    return need if before is None else kept * float(before) + (1 - kept) * need
+
+
+def _scenarios(past: State, forecast: float, after: float, interval_s: float, starting_s: float) -> tuple[Floats, Floats]:
+    """[scenarios, parts] Records/s that may come, and how likely each is. Replicas that are asked for at the next interval's
+    end come ``starting_s`` later, so up to then the choice of now has to do."""
+    shape = np.array(past["shape"])
+    played = [doubt * shape for doubt in DOUBTS] + [np.array(interval) for interval in past["intervals"]]
+    ages = np.arange(len(past["intervals"]))[::-1]
+    alike = np.exp(-((np.array(past["levels"]) - math.log(max(forecast, 1e-9))) ** 2) / (2 * LEVEL**2))
+    doubt = 0.5 ** (len(ages) / 4)
+    weights = np.concatenate([np.full(len(DOUBTS), doubt), 0.5 ** (ages / FADES) * (0.05 + alike)])
+    lines = np.array(played)
+    more = round(starting_s / interval_s * len(shape))
+    lines = np.concatenate([lines * forecast, lines[:, :more] * after], axis=1)
+    return lines, weights / weights.sum()
+
+
+def _candidates(graph: _Graph, forecast: float, slots: int | None) -> npt.NDArray[np.int64]:
+    """[candidates, operators] Degrees that may be worth it: so many replicas for the most work, the others in proportion."""
+    heaviest = float(graph.work_s.max())
+    least, most = max(1, int(0.5 * forecast * heaviest)), max(2, math.ceil(8 * (forecast + graph.backlog) * heaviest) + 1)
+    most = max(least, min(most, int(graph.limits.max())))
+    steps = np.arange(least, most + 1)
+    if len(steps) > WIDEST:
+        steps = np.unique(np.geomspace(least, most, WIDEST).round().astype(np.int64))
+    loads = steps[:, None] / heaviest
+    degrees = np.clip(np.ceil(loads * graph.work_s - 1e-9), 1, graph.limits).astype(np.int64)
+    fitting = degrees.sum(axis=1) <= (slots or 10**9)
+    return degrees[fitting] if fitting.any() else degrees[:1]
+
+
+def _record_by_record(
+    snapshot: Snapshot, graph: _Graph, degrees: npt.NDArray[np.int64], rate: float, target_s: float
+) -> tuple[Floats, Floats]:
+    """By candidate, the sources' records/s that it can do, and a record's latency with no queue but chance's: M/M/k.
+
+    Sakasegawa (1977): the wait is about cost·ρ^(√(2(k+1)) - 1)/(k·(1 - ρ)). A queue that is all but full grows no faster than
+    chance lets it, by √(4λt/π) records in t seconds.
+    """
+    work = np.maximum(graph.work_s, 1e-12)
+    load = np.minimum(rate * work / degrees, 0.999)
+    stationary = graph.cost_s * load ** (np.sqrt(2 * (degrees + 1)) - 1) / (degrees * (1 - load))
+    arriving = rate * work / graph.cost_s
+    chance = np.sqrt(4 * arriving * snapshot.interval_s / math.pi) * graph.cost_s / degrees
+    reach = graph.work_s / graph.cost_s
+    return (degrees / work).min(axis=1), (reach * (graph.cost_s + np.minimum(stationary, chance))).sum(axis=1)
+
+
+def _in_batches(
+    snapshot: Snapshot, graph: _Graph, degrees: npt.NDArray[np.int64], rate: float, target_s: float
+) -> tuple[Floats, Floats]:
+    """The same in micro-batches, whose stages share all slots: a batch of period P takes P = fixed + work/slots, and a record
+    one and a half of them. What the fixed part leaves of the longest period that keeps the target is there for work."""
+    slots = degrees.sum(axis=1)
+    busy = sum(operator.busy_s or 0.0 for operator in snapshot.operators)
+    spent = sum(seconds for _, seconds in snapshot.batches)
+    fixed = max(0.0, spent - busy / max(1, snapshot.plan.slots)) / len(snapshot.batches)
+    usable = max(0.1, 1 - BATCH_LATENCY * fixed / (ROOM * target_s))
+    capacity = slots * usable / max(float(graph.work_s.sum()), 1e-12)
+    return capacity, np.zeros(len(slots))
+
+
+def _held(graph: _Graph, snapshot: Snapshot, capacity: Floats, starting: int, parts: int) -> Floats:
+    """[candidates, parts] The capacity over time: new replicas are there only after ``starting`` parts."""
+    held = np.repeat(capacity[:, None], parts, axis=1)
+    if starting:
+        work = np.maximum(graph.work_s, 1e-12)
+        now = float((graph.degrees / work).min())
+        held[:, :starting] = np.minimum(held[:, :starting], max(now, 1e-9))
+    return held
+
+
+def _late(coming: Floats, capacity: Floats, backlog: float, latency: Floats, target: float) -> Floats:
+    """[candidates, scenarios] How many parts are late: the queue's wait and the latency without it exceed the target.
+
+    What is left in the queue at the end is late for as long as it takes to work off.
+    """
+    queue = np.full((len(capacity), len(coming)), backlog)
+    late = np.zeros(queue.shape)
+    allowed = (target - latency)[:, None]
+    for part in range(coming.shape[1]):
+        able = capacity[:, part, None]
+        after = np.maximum(0.0, queue + coming[None, :, part] - able)
+        late += (queue + after) / 2 > allowed * able
+        queue = after
+    left = queue / capacity[:, -1, None]
+    return late + np.where(left > np.maximum(allowed, 0.02 * target), left, 0.0)
