@@ -135,7 +135,7 @@ def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str,
 
 def _candidates(work: Work, seconds: Floats, count: int, target_s: float) -> npt.NDArray[np.int64]:
     """Replicas of all operators together that may be worth it: from just too few to surely enough."""
-    least = math.ceil(demand(seconds, target_s) * work.cost_s)
+    least = math.ceil(demand(seconds, 2 * target_s) * work.cost_s)  # the mean wait of a burst is half its longest
     enough = math.ceil(demand(seconds, 0.0) * work.cost_s) + 3
     low, high = max(1, min(least, work.limit)), max(1, min(enough, work.limit))
     return np.arange(low * count, high * count + 1)

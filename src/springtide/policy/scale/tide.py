@@ -36,7 +36,7 @@ from springtide.policy.scale.measured import carried, shares
 Floats = npt.NDArray[np.float64]
 
 ENSEMBLE = Ensemble(members="last, moving-average, best-fit, holt-winters")
-BLOCKS = 3
+BLOCKS = 6
 """Of an interval. One block sees a rise only when the interval is over; of six, each is too noisy."""
 KEPT = 60
 """Intervals that are played again."""
@@ -48,9 +48,9 @@ LEVEL = 0.5
 """How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
 DOUBTS = (0.9, 1.0, 1.1, 1.2)
 """What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
-ROOM = 0.8
+ROOM = 0.5
 """The part of the target that is planned with: what was measured is a mean, and the model is none."""
-USUAL = 100.0
+USUAL = 30.0
 """Intervals over which the usual number of replicas is averaged, half of it by the last so many."""
 WIDEST = 48
 """Numbers of replicas that are tried."""
@@ -72,7 +72,7 @@ class Tide:
     summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
-        25.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
+        20.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
     )
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Tide:
         graph = _graph(snapshot, theta, {name: cost for name, (cost, _) in costs.items()})
         if not graph.names:
             return past, ()
-        usual = _usual(known, max(demand(seconds, target_s) * float(graph.work_s.sum()), 0.3))
+        usual = _usual(known, float(np.maximum(1, np.ceil(demand(seconds, target_s) * graph.work_s)).sum()))
         best = self._cheapest(snapshot, graph, past, usual, target_s)
         reason = (
             f"demand {past['forecast']:,.0f}/s forecast after {demand(seconds, target_s):,.0f}, backlog {graph.backlog:,.0f},"
@@ -113,12 +113,14 @@ class Tide:
         coming, weights = _scenarios(past, forecast, after, snapshot.interval_s, snapshot.starting_s or 0.0)
         degrees = _candidates(graph, forecast, snapshot.slots)
         model = _in_batches if snapshot.batches else _record_by_record
-        capacity, latency = model(snapshot, graph, degrees, float(weights @ coming.mean(axis=1)), target_s)
+        capacity, latency = model(snapshot, graph, degrees, forecast, target_s)
         length = snapshot.interval_s / past["bins"]
         held = _held(graph, snapshot, capacity, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
-        parts = _late(coming * length, held * length, graph.backlog, latency / length, ROOM * target_s / length)
+        parts, left = _late(coming * length, held * length, graph.backlog, latency / length, ROOM * target_s / length)
+        price = self.late_price * usual
         late = parts @ weights * length
-        cost = degrees.sum(axis=1) * snapshot.interval_s + self.late_price * usual * late
+        clearing = 2 * np.sqrt(price * snapshot.interval_s * left * float(graph.work_s.sum())) @ weights
+        cost = degrees.sum(axis=1) * snapshot.interval_s + price * late + clearing
         best = int(np.argmin(cost))
         return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
 
@@ -284,10 +286,11 @@ def _held(graph: _Graph, snapshot: Snapshot, capacity: Floats, starting: int, pa
     return held
 
 
-def _late(coming: Floats, capacity: Floats, backlog: float, latency: Floats, target: float) -> Floats:
+def _late(coming: Floats, capacity: Floats, backlog: float, latency: Floats, target: float) -> tuple[Floats, Floats]:
     """[candidates, scenarios] How many parts are late: the queue's wait and the latency without it exceed the target.
 
-    What is left in the queue at the end is late for as long as it takes to work off.
+    And the queue that is left at the end. To work q records off in the next interval with N replicas more costs N·interval, and
+    they are late for q·work/N; the best N makes both together 2·√(price·interval·q·work).
     """
     queue = np.full((len(capacity), len(coming)), backlog)
     late = np.zeros(queue.shape)
@@ -297,5 +300,4 @@ def _late(coming: Floats, capacity: Floats, backlog: float, latency: Floats, tar
         after = np.maximum(0.0, queue + coming[None, :, part] - able)
         late += (queue + after) / 2 > allowed * able
         queue = after
-    left = queue / capacity[:, -1, None]
-    return late + np.where(left > np.maximum(allowed, 0.02 * target), left, 0.0)
+    return late, np.where(queue / capacity[:, -1, None] > np.maximum(allowed, 0.0), queue, 0.0)
