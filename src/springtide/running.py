@@ -27,9 +27,11 @@ from springtide.model.duration import seconds
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import AUTO, Topology
-from springtide.policy import registry, scale
+from springtide.policy import registry
 from springtide.policy.batch.read_limit import ReadLimit, floor_s
+from springtide.policy.chosen import chosen
 from springtide.policy.group import Grouping
+from springtide.policy.scale import ScalePolicy
 from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
 from springtide.record.summary import summarise
@@ -60,21 +62,22 @@ class Result:
 
 
 def run(
-    topology: Topology, *, policy: str = "static", settings: Mapping[str, object] | None = None,
+    topology: Topology, *, policy: str = "tide", settings: Mapping[str, object] | None = None,
     grouping: str = "tide", grouping_settings: Mapping[str, object] | None = None, target: str | float | None = None,
     max_slots: int = 8, trigger: str | float = 0.0, interval: str | float = 1.0,
     checkpoint: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = "runs",
     duration: str | float | None = None, batches: int | None = None, available_now: bool = False,
     master: str | None = None, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
     archives: Sequence[str] = (), spark: object = None, seed: int = 0, watch: Watch | None = None,
-    stop: threading.Event | None = None,
+    stop: threading.Event | None = None, guards: Sequence[str] = (), dry_run: bool = False,
 ) -> Result:  # fmt: skip
     """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
 
     ``policy`` with its ``settings`` grants degrees, every ``interval``; ``grouping`` serves operators that leave it open, and
     ``grouping_settings`` hold wherever it is chosen;
     ``target`` is the latency that batches are sized for; ``trigger`` the least time between batches; ``checkpoint`` is
-    where a later run goes on (default: in the run's folder). Everything that can be wrong is checked before Spark starts.
+    where a later run goes on (default: in the run's folder). ``guards`` stand between the policy and the plan; a ``dry_run``
+    records what the policy would do, and does nothing. Everything that can be wrong is checked before Spark starts.
     """
     if not isinstance(topology, Topology):
         raise TopologyError(
@@ -84,12 +87,11 @@ def run(
     trigger_s, interval_s = seconds(trigger, "trigger"), seconds(interval, "interval")
     if interval_s <= 0:
         raise OptionError(f"interval={interval!r} is not allowed; it is above 0")
-    scaler = registry.create("scale", policy, settings or {})
-    if getattr(scaler, "simulator_only", False):
+    if getattr(registry.find("scale", policy), "simulator_only", False):
         raise OptionError(
             f"policy {policy!r} knows the future, which only the simulator can tell; use it with `springtide simulate`"
         )
-    scale.check(scaler, [operator.name for operator in topology.scalable])
+    scaler = chosen(policy, settings, guards, [operator.name for operator in topology.scalable])
     groupings = _groupings(topology, grouping, grouping_settings or {})
     ending_s = None if duration is None else seconds(duration, "duration")
     bounds = Bounds(max_slots)
@@ -122,10 +124,11 @@ def run(
     try:
         routing = Routing(topology, groupings, held.editions, time.monotonic)
         loop = ControlLoop(
-            topology, scaler, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
+            topology, scaler.policy, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
-            target_s=target_s,
+            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), dry_run=dry_run,
+            keep=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
         )  # fmt: skip
 
         def new_session() -> Any:
@@ -138,7 +141,8 @@ def run(
 
         driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop)
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),
-                          "policy": policy, "settings": dict(settings or {}), "grouping": grouping,
+                          "policy": policy, "settings": dict(settings or {}), "guards": list(guards), "dry_run": dry_run,
+                          "grouping": grouping,
                           "grouping_settings": dict(grouping_settings or {}), "target_s": target_s,
                           "max_slots": max_slots, "checkpoint": str(held.root)})  # fmt: skip
         with _signals(stop), _watching(loop, watch):
@@ -162,6 +166,14 @@ def run(
     summary["restarts"] = outcome.restarts
     folder.write_summary(summary)
     return Result(summary, folder.path, tuple(draw(reports, folder.path)), outcome.tables)
+
+
+def _recalled(held: Any, policy: ScalePolicy) -> Mapping[str, Any] | None:
+    """What the same policy, with the same parameters, learned in an earlier run of this checkpoint."""
+    document = held.recall("policy")
+    if document is None or document.get("policy") != repr(policy) or not isinstance(document.get("state"), dict):
+        return None
+    return dict(document["state"])
 
 
 def _open(driver: Any, folder: RunFolder) -> None:

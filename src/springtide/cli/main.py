@@ -19,6 +19,7 @@ from springtide.cli.common import errors, parted, print_json, settings_of
 from springtide.cli.compare import compare
 from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
+from springtide.cli.train import train
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,13 +34,21 @@ def cli(verbose: bool) -> None:
 
 @cli.command()
 @click.argument("topology")
-@click.option("--policy", default="static", show_default=True, help="Who decides the degrees; see `springtide policies`.")
+@click.option("--policy", default="tide", show_default=True, help="Who decides the degrees; see `springtide policies`.")
+@click.option(
+    "--guard",
+    "guards",
+    multiple=True,
+    metavar="NAME:P=V,…",
+    help="What stands between policy and plan; such as cooldown:out=30s.",
+)
+@click.option("--dry-run", is_flag=True, help="Decide and record, but change no degree: all slots stay in use.")
 @click.option(
     "--set",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter of the policy, or of the grouping: grouping.NAME.",
+    help="A parameter of the policy (state=FILE: what `springtide train` wrote), or of the grouping: grouping.NAME.",
 )
 @click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
 @click.option("--target", help="Latency to size batches for, such as 2s.")
@@ -122,6 +131,7 @@ def doctor(as_json: bool) -> None:
 
 cli.add_command(simulate)
 cli.add_command(compare)
+cli.add_command(train)
 cli.add_command(calibrate)
 cli.add_command(papers)
 cli.add_command(bench)

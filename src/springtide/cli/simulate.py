@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +22,10 @@ from springtide.model.duration import seconds
 @click.argument("topology")
 @click.option("--trace", metavar="CSV", help="Records/s over time, instead of the sources' own rates.")
 @click.option("--arrivals", help="How records come within a step of the rate: even or poisson. Default: as the source does.")
-@click.option("--policy", default="static", show_default=True, help="Who decides the degrees; see `springtide policies`.")
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where recorded traces are, by name.")
+@click.option("--policy", default="tide", show_default=True, help="Who decides the degrees; see `springtide policies`.")
+@click.option("--guard", "guards", multiple=True, metavar="NAME:P=V,…", help="What stands between policy and plan; repeatable.")
+@click.option("--starting", default="0s", show_default=True, help="How long a new replica takes to come.")
 @click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
 @click.option(
     "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy, or of the grouping: grouping.NAME."
@@ -42,15 +46,20 @@ from springtide.model.duration import seconds
 @click.option("--r-over", type=click.IntRange(1), help="As many replicas as would do at any time: what saved resources go by.")
 @click.option("--costs", metavar="JSON", help="What `springtide calibrate` wrote. Default: costs are measured, without Spark.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def simulate(topology: str, pairs: tuple[str, ...], pause: str, as_json: bool, **options: Any) -> None:
+def simulate(
+    topology: str, pairs: tuple[str, ...], pause: str, data_dir: Path | None, as_json: bool, **options: Any
+) -> None:  # fmt: skip
     """Simulate TOPOLOGY: a built-in (tweets, line4, line1), a Python file (job.py or job.py:name), or module:attribute."""
     from springtide.cli import load
 
     with errors():
+        from springtide.apps.traces import named
         from springtide.sim import Reconfiguration
         from springtide.sim import simulate as simulated
 
         of_policy, of_grouping = parted(pairs)
+        if options["trace"] is not None:
+            options["trace"] = named(options["trace"], data_dir)
         options["reconfiguration"] = Reconfiguration(options["reconfiguration"], seconds(pause, "pause"))
         chosen = load.model_or_topology(topology)
         with _progress() as progress:

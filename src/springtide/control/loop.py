@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,12 @@ from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy.batch.read_limit import ReadLimit
 from springtide.policy.group import Route
-from springtide.policy.scale import ScalePolicy
+from springtide.policy.scale import ScalePolicy, State
 
 log = logging.getLogger("springtide.control")
+
+KEEP_S = 10.0
+"""What a policy learned is kept so often: a crash loses no more than that."""
 
 
 class ControlLoop:
@@ -37,8 +40,11 @@ class ControlLoop:
         self, topology: Topology, policy: ScalePolicy, *, bounds: Bounds, read_limit: ReadLimit | None, trigger_s: float,
         interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal,
         routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None, target_s: float | None = None,
-        starting_s: float | None = None,
+        starting_s: float | None = None, learned: State | None = None, keep: Callable[[State], None] | None = None,
+        dry_run: bool = False,
     ) -> None:  # fmt: skip
+        """``learned``: the policy's state to begin with. ``keep`` is handed its state, now and then and at the end.
+        ``dry_run``: decide and record, but leave the degrees as they are, with all slots in use."""
         self._topology, self._policy, self._bounds = topology, policy, bounds
         self._read_limit, self._trigger_s, self._interval_s = read_limit, trigger_s, interval_s
         self._clock, self._actuators, self._journal = clock, actuators, journal
@@ -46,7 +52,10 @@ class ControlLoop:
         self._routing = routing or Routing(topology, {}, None, clock)
         self._monitor: Measuring = monitor or Monitor(topology)
         self._rng = np.random.default_rng(seed)
-        self._policy_state: Mapping[str, Any] | None = None
+        self._policy_state: State | None = learned
+        self._keep, self._kept_at = keep, clock()
+        self._dry_run = dry_run
+        self._wished: Mapping[str, int] = {}
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
         self._failing = False
         self._started = self._last = clock()
@@ -61,9 +70,13 @@ class ControlLoop:
         snapshot = self._measured(self._monitor, now - self._started, now - self._last, self._plan)
         self._last = now
         requests = self._analyze(snapshot)
+        if self._dry_run:
+            requests = self._only_told(requests, snapshot)
         plan = self._make_plan(snapshot, requests)
         self._execute(plan, requests, snapshot)
         self.snapshot = snapshot
+        if now - self._kept_at >= KEEP_S:
+            self._keep_learned()
 
     def current(self) -> Plan:
         return replace(self._plan, knowledge=self._routing.edition)
@@ -85,6 +98,32 @@ class ControlLoop:
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
+        self._keep_learned()
+
+    @property
+    def learned(self) -> State | None:
+        """What the policy knows; None before it was first asked."""
+        return self._policy_state
+
+    def _keep_learned(self) -> None:
+        self._kept_at = self._clock()
+        if self._keep is None or self._policy_state is None:
+            return
+        try:
+            self._keep(self._policy_state)
+        except Exception as error:  # noqa: BLE001  a full disk, or a state that is no JSON, must not stop the run
+            log.warning("what policy %s learned is not kept: %r", getattr(self._policy, "name", "?"), error)
+            self._keep = None
+
+    def _only_told(self, requests: tuple[Request, ...], snapshot: Snapshot) -> tuple[Request, ...]:
+        """A dry run: write down what is wanted, once, and want nothing."""
+        wished = {request.operator: request.degree for request in requests}
+        if wished and wished != self._wished:
+            reason = "; ".join(request.reason for request in requests)
+            log.info("dry run: degrees %s would change to %s: %s", dict(self._plan.degrees), wished, reason)
+            self._journal.decision({"dry_run": True, "degrees": wished, "at_s": round(snapshot.at, 3), "reason": reason})
+        self._wished = wished
+        return ()
 
     def _measured(self, monitor: Measuring, at: float, interval_s: float, plan: Plan) -> Snapshot:
         """What was measured, beside what is wanted of the run."""
@@ -98,7 +137,8 @@ class ControlLoop:
         degrees = planner.grant(self._topology, {}, self._bounds)
         empty = Plan(degrees, 1, {})
         snapshot = self._measured(Monitor(self._topology), 0.0, 0.0, empty)
-        plan = self._make_plan(None, self._analyze(snapshot), degrees)
+        requests = () if self._dry_run else self._analyze(snapshot)
+        plan = self._make_plan(None, requests, planner.filled(self._topology, self._bounds) if self._dry_run else degrees)
         for actuator in self._actuators:
             actuator.apply(plan)
         return plan

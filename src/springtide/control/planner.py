@@ -45,6 +45,17 @@ def grant(topology: Topology, wanted: Mapping[str, int], bounds: Bounds) -> dict
     return degrees
 
 
+def filled(topology: Topology, bounds: Bounds) -> dict[str, int]:
+    """Degrees that use all slots, as even as can be."""
+    degrees = grant(topology, {}, bounds)
+    while sum(degrees.values()) < bounds.max_slots:
+        room = [o.name for o in topology.scalable if degrees[o.name] < min(o.parallelism or bounds.max_slots, bounds.max_slots)]
+        if not room:
+            break
+        degrees[min(room, key=lambda name: degrees[name])] += 1
+    return degrees
+
+
 def slots(degrees: Mapping[str, int], bounds: Bounds) -> int:
     return max(1, min(sum(degrees.values()), bounds.max_slots))
 

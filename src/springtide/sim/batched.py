@@ -66,7 +66,7 @@ def run(setup: Setup) -> Outcome:
         model.topology, Starting(setup.policy or Unchanged(), setup.degrees), bounds=Bounds(setup.max_slots),
         read_limit=None if setup.target_s is None else ReadLimit(setup.target_s), trigger_s=setup.trigger_s,
         interval_s=setup.interval_s, clock=clock, actuators=[], journal=journal, routing=routing, seed=setup.seed,
-        target_s=setup.target_s, starting_s=setup.starting_s,
+        target_s=setup.target_s, starting_s=setup.starting_s, learned=setup.learned,
     )  # fmt: skip
 
     cycles = itertools.count(1)
@@ -89,7 +89,8 @@ def run(setup: Setup) -> Outcome:
         "constants": to_json(setup.constants),
         "operators": [_operator(operator.name, journal.reports) for operator in model.topology.scalable],
     }
-    return Outcome(measured, tuple(journal.snapshots), tuple(journal.decisions), reports=tuple(journal.reports))
+    reports = tuple(journal.reports)
+    return Outcome(measured, tuple(journal.snapshots), tuple(journal.decisions), reports=reports, learned=loop.learned)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +14,9 @@ from springtide.model.rate import Rate, as_rate
 from springtide.model.rate import trace as read_trace
 from springtide.model.topology import Topology
 from springtide.policy import registry, scale
+from springtide.policy.chosen import chosen
 from springtide.policy.group import Continual, Grouping
-from springtide.policy.scale import ScalePolicy
+from springtide.policy.scale import ScalePolicy, State
 from springtide.policy.scale.clairvoyant import Clairvoyant
 from springtide.sim import batched, continuous
 from springtide.sim.constants import Constants
@@ -40,7 +41,7 @@ def simulate(
     interval: str | float = 1.0, reconfiguration: str | Reconfiguration = "none", max_slots: int | None = None,
     warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, begin: str | float | None = None,
     trigger: str | float | None = None, constants: Constants | None = None, r_over: int | None = None,
-    starting: str | float = 0.0, progress: Progress | None = None,
+    starting: str | float = 0.0, guards: Sequence[str] = (), learned: State | None = None, progress: Progress | None = None,
 ) -> Outcome:  # fmt: skip
     """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
 
@@ -50,7 +51,8 @@ def simulate(
     result, but for measured costs. In micro-batch mode ``begin`` is when the first batch may start, ``trigger`` the least time
     between two, and Spark's ``constants`` come from the file ``costs``, if they are not given. ``r_over``: how many replicas
     would be too many at any time, as the papers have it, to which the saved resources are in proportion. ``starting``: how
-    long a new replica takes to come.
+    long a new replica takes to come. ``guards`` stand between the policy and the plan; ``learned`` is the policy's state to
+    begin with.
     """
     if mode not in MODES:
         raise OptionError(f"mode {mode!r} does not exist; {nearest(mode, MODES)}")
@@ -58,12 +60,10 @@ def simulate(
     model = _model(what, None if trace is None else _rate(trace), costs)
     if arrivals is not None:
         model = replace(model, sources=tuple(replace(source, arrivals=arrivals) for source in model.sources))
-    scaler = registry.create("scale", policy, settings or {}) if isinstance(policy, str) else policy
-    if scaler is not None:
-        scale.check(scaler, [operator.name for operator in model.topology.scalable])
+    scaler, begun = _scaler(policy, settings, guards, [operator.name for operator in model.topology.scalable])
     shared = {o.name for o in model.operators if o.queue == "shared" and not in_batches}
-    chosen = {o.name: "full-knowledge" if o.name in shared else o.grouping or grouping for o in model.operators}
-    groupings = {name: _grouping(one, {} if name in shared else grouping_settings or {}) for name, one in chosen.items()}
+    wanted = {o.name: "full-knowledge" if o.name in shared else o.grouping or grouping for o in model.operators}
+    groupings = {name: _grouping(one, {} if name in shared else grouping_settings or {}) for name, one in wanted.items()}
     for one in groupings.values():
         (_check_batched if in_batches else _check_continual)(one)
     interval_s = seconds(interval, "interval")
@@ -93,6 +93,7 @@ def simulate(
         model, scaler, groupings, seed, end, records, target_s, interval_s, max_slots or (8 if in_batches else NO_LIMIT), cost,
         seconds(warmup, "warmup"), by_record, seconds(begin or 0.0, "begin"), seconds(trigger or 0.0, "trigger"),
         constants or (Constants() if costs is None else read_constants(costs)), progress, seconds(starting, "starting"),
+        begun if learned is None else learned,
     )  # fmt: skip
     outcome = batched.run(setup) if in_batches else continuous.run(setup)
     about = {
@@ -104,6 +105,17 @@ def simulate(
     if r_over is not None and measured["replicas"]["mean"] is not None:
         measured["saved_resources"] = 1 - measured["replicas"]["mean"] / r_over
     return replace(outcome, summary={**about, **{name: measured[name] for name in METRICS}})
+
+
+def _scaler(
+    policy: str | ScalePolicy | None, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str]
+) -> tuple[ScalePolicy | None, State | None]:
+    if isinstance(policy, str):
+        made = chosen(policy, settings, guards, operators)
+        return made.policy, made.state
+    if policy is not None:
+        scale.check(policy, operators)
+    return policy, None
 
 
 def _told(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
-from springtide.policy.scale import ScalePolicy
+from springtide.policy.scale import ScalePolicy, State
 from springtide.sim.constants import Constants
 from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
@@ -49,6 +49,7 @@ class Setup:
     constants: Constants
     progress: Progress | None
     starting_s: float = 0.0
+    learned: State | None = None
 
     @property
     def degrees(self) -> dict[str, int]:
@@ -61,6 +62,7 @@ class Outcome:
     """What a simulation gave: its summary (as ``springtide simulate --json`` prints it), what the policy saw, what it decided.
 
     ``reports``: in micro-batch mode, what a run on Spark would have recorded of every batch.
+    ``learned``: the policy's state in the end.
     ``latencies_s``: with ``by_record``, the latency of every record of the sources, in the order of arrival; NaN where it
     never left.
     """
@@ -70,3 +72,4 @@ class Outcome:
     decisions: tuple[Mapping[str, object], ...] = field(default=(), repr=False)
     latencies_s: npt.NDArray[np.float64] | None = field(default=None, repr=False)
     reports: tuple[BatchReport, ...] = field(default=(), repr=False)
+    learned: State | None = field(default=None, repr=False)

@@ -1,0 +1,59 @@
+"""``springtide train``: let a policy learn in the simulator, and keep what it learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from springtide.cli.common import errors, print_json, settings_of
+
+
+@click.command()
+@click.argument("topology")
+@click.option("--trace", required=True, metavar="CSV", help="Records/s over time: a CSV file, or a trace by name.")
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where recorded traces are.")
+@click.option("--policy", required=True, help="Who learns; see `springtide policies`.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy.")
+@click.option("--passes", default=1, show_default=True, type=click.IntRange(1), help="How often the trace is played.")
+@click.option("--interval", default="30s", show_default=True, help="Time between two decisions, as in the run to come.")
+@click.option("--target", default="250ms", show_default=True, help="Latency that a second should keep.")
+@click.option("--max-slots", type=click.IntRange(1), help="Most replicas at once.")
+@click.option("--mode", default="continuous", show_default=True, help="continuous, or micro-batch, as on Spark.")
+@click.option("--seed", default=0, show_default=True, help="Of the first pass; each has the next one.")
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where what was learned is kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the violations and replicas of each pass.")
+def train(
+    topology: str, trace: str, data_dir: Path | None, policy: str, pairs: tuple[str, ...], passes: int, seed: int, out: Path,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Train a policy on a trace, for `springtide run --policy NAME --set state=FILE`."""
+    with errors():
+        from springtide.apps.traces import named
+        from springtide.cli import load
+        from springtide.policy.chosen import write_state
+        from springtide.sim import simulate
+
+        rate, what, learned = named(trace, data_dir), load.model_or_topology(topology), None
+        settings = settings_of("--set", pairs)
+        told = []
+        for number in range(passes):
+            outcome = simulate(
+                what,
+                policy=policy,
+                settings=settings,
+                trace=rate,
+                seed=seed + number,
+                learned=learned,
+                **options,
+            )
+            learned = outcome.learned
+            told.append({
+                "pass": number + 1, "violation_ratio": outcome.summary["violation_ratio"],
+                "replica_seconds": outcome.summary["replica_seconds"],
+            })  # fmt: skip
+            click.echo(f"pass {number + 1}: {outcome.summary['violation_ratio'] or 0.0:.2%} above the target", err=True)
+        write_state(out, policy, learned or {})
+    if as_json:
+        print_json({"policy": policy, "out": str(out), "passes": told})

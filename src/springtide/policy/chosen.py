@@ -1,0 +1,75 @@
+"""The scaling policy of a run, put together from names: the policy, what it learned before, and the guards around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from springtide.errors import OptionError, nearest
+from springtide.policy import registry, scale
+from springtide.policy.guard.guarded import Guarded
+from springtide.policy.scale import ScalePolicy, State
+
+STATE = "state"
+"""The setting that names a file with what a policy learned; every policy has it."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A policy behind its guards, and the state to begin with; None: its own beginning."""
+
+    policy: ScalePolicy
+    state: State | None = None
+
+
+def chosen(
+    policy: str, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str]
+) -> Chosen:  # fmt: skip
+    """Make a policy by its name. A guard is ``name`` or ``name:parameter=value,…``, asked in the order given.
+
+    >>> chosen("static", {"degree": 4}, ["bounds:most=2"], ["a"]).policy.name
+    'static'
+    """
+    given = dict(settings or {})
+    file = given.pop(STATE, None)
+    made = registry.create("scale", policy, given)
+    whole: ScalePolicy = Guarded(made, tuple(_guard(one) for one in guards)) if guards else made
+    scale.check(whole, operators)
+    learned = None if file is None else read_state(str(file), policy)
+    if learned is not None and guards:
+        learned = {"policy": learned, "guards": {}}
+    return Chosen(whole, learned)
+
+
+def _guard(text: str) -> Any:
+    name, _, rest = text.partition(":")
+    pairs = [part.partition("=") for part in rest.split(",") if part.strip()]
+    wrong = [key for key, equals, _ in pairs if not equals]
+    if wrong:
+        raise OptionError(f"guard {text!r}: {wrong[0]!r} is not parameter=value; write such as cooldown:out=30s")
+    return registry.create("guard", name, {key.strip(): value.strip() for key, _, value in pairs})
+
+
+def write_state(file: Path, policy: str, state: State) -> None:
+    """Keep what a policy learned, for ``--set state=FILE``."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"policy": policy, "state": state}, allow_nan=False), encoding="utf-8")
+
+
+def read_state(file: str, policy: str) -> State:
+    """What ``springtide train`` wrote."""
+    try:
+        document = json.loads(Path(file).read_text(encoding="utf-8"))
+        found, state = document["policy"], document["state"]
+        if not isinstance(state, dict):
+            raise TypeError("no state")
+    except FileNotFoundError:
+        raise OptionError(f"state={file!r}: there is no such file; `springtide train` writes one") from None
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise OptionError(f"state={file!r} is not what `springtide train` writes: {fault!r}") from None
+    if found != policy:
+        raise OptionError(f"state={file!r} was learned by {found!r}, and the policy is {policy!r}; {nearest(policy, [found])}")
+    return dict(state)
