@@ -155,7 +155,9 @@ def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict
 def _arrivals(snapshot: Snapshot) -> Floats:
     """Records/s of all sources together, by parts of the interval; a source that does not tell when has come evenly."""
     lines = [source.arrivals or (source.rows / snapshot.interval_s,) for source in snapshot.sources if source.rows is not None]
-    bins = min(FINEST, max((len(line) for line in lines), default=0))
+    if not lines:
+        return np.zeros(0)
+    bins = max(1, min(FINEST, round(snapshot.interval_s)))  # batches tell of more or fewer seconds than the interval has
     total: Floats = np.zeros(bins)
     for line in lines:
         total = total + _resampled(np.asarray(line, dtype=np.float64), bins)
