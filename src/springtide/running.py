@@ -24,11 +24,13 @@ from springtide.control.planner import Bounds
 from springtide.control.routing import Routing
 from springtide.errors import OptionError, RunError, SetupError, SpringtideError, TopologyError, nearest
 from springtide.model.duration import seconds
+from springtide.model.endpoints import GenerateSource
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
-from springtide.model.topology import AUTO, Topology
+from springtide.model.topology import AUTO, Kind, Topology
 from springtide.policy import registry
 from springtide.policy.batch.read_limit import ReadLimit, floor_s
+from springtide.policy.batch.shedding import Shedding
 from springtide.policy.chosen import chosen
 from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
@@ -70,6 +72,7 @@ def run(
     master: str | None = None, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
     archives: Sequence[str] = (), spark: object = None, seed: int = 0, watch: Watch | None = None,
     stop: threading.Event | None = None, guards: Sequence[str] = (), dry_run: bool = False,
+    shed_after: str | float | None = None, queue_limit: int | None = None,
 ) -> Result:  # fmt: skip
     """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
 
@@ -77,7 +80,9 @@ def run(
     ``grouping_settings`` hold wherever it is chosen;
     ``target`` is the latency that batches are sized for; ``trigger`` the least time between batches; ``checkpoint`` is
     where a later run goes on (default: in the run's folder). ``guards`` stand between the policy and the plan; a ``dry_run``
-    records what the policy would do, and does nothing. Everything that can be wrong is checked before Spark starts.
+    records what the policy would do, and does nothing. ``shed_after`` and ``queue_limit`` leave out records that are older than
+    that when their batch starts, and the oldest when more than so many wait; they are counted as ``rows_shed``.
+    Everything that can be wrong is checked before Spark starts.
     """
     if not isinstance(topology, Topology):
         raise TopologyError(
@@ -93,6 +98,7 @@ def run(
         )
     scaler = chosen(policy, settings, guards, [operator.name for operator in topology.scalable])
     groupings = _groupings(topology, grouping, grouping_settings or {})
+    shedding = _shedding(topology, shed_after, queue_limit)
     ending_s = None if duration is None else seconds(duration, "duration")
     bounds = Bounds(max_slots)
     _need_spark()
@@ -127,7 +133,7 @@ def run(
             topology, scaler.policy, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
-            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), dry_run=dry_run,
+            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), dry_run=dry_run, shedding=shedding,
             keep=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
         )  # fmt: skip
 
@@ -166,6 +172,20 @@ def run(
     summary["restarts"] = outcome.restarts
     folder.write_summary(summary)
     return Result(summary, folder.path, tuple(draw(reports, folder.path)), outcome.tables)
+
+
+def _shedding(topology: Topology, shed_after: str | float | None, queue_limit: int | None) -> Shedding | None:
+    """What is to be left out; refused where the age of records is not known."""
+    if shed_after is None and queue_limit is None:
+        return None
+    for source in topology.sources:
+        if getattr(source.source, "created", None) is None and not isinstance(source.source, GenerateSource):
+            raise OptionError(
+                f"source {source.name!r} does not say when records were created, so none is too old; give created="
+            )
+        if any(reader.kind is Kind.SQL for reader in topology.consumers[source.name]):
+            raise OptionError(f"source {source.name!r} is read by a sql operator, inside Spark, where no record is left out")
+    return Shedding(None if shed_after is None else seconds(shed_after, "shed_after"), queue_limit)
 
 
 def _recalled(held: Any, policy: ScalePolicy) -> Mapping[str, Any] | None:

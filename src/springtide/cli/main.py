@@ -42,6 +42,8 @@ def cli(verbose: bool) -> None:
     metavar="NAME:P=V,…",
     help="What stands between policy and plan; such as cooldown:out=30s.",
 )
+@click.option("--shed-after", help="Leave out records older than this when their batch starts, and count them; such as 30s.")
+@click.option("--queue-limit", type=click.IntRange(1), help="When more wait than this, leave out the oldest, and count them.")
 @click.option("--dry-run", is_flag=True, help="Decide and record, but change no degree: all slots stay in use.")
 @click.option(
     "--set",

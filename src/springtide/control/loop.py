@@ -24,6 +24,7 @@ from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy.batch.read_limit import ReadLimit
+from springtide.policy.batch.shedding import Shedding
 from springtide.policy.group import Route
 from springtide.policy.scale import ScalePolicy, State
 
@@ -41,7 +42,7 @@ class ControlLoop:
         interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal,
         routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None, target_s: float | None = None,
         starting_s: float | None = None, learned: State | None = None, keep: Callable[[State], None] | None = None,
-        dry_run: bool = False,
+        dry_run: bool = False, shedding: Shedding | None = None,
     ) -> None:  # fmt: skip
         """``learned``: the policy's state to begin with. ``keep`` is handed its state, now and then and at the end.
         ``dry_run``: decide and record, but leave the degrees as they are, with all slots in use."""
@@ -54,7 +55,7 @@ class ControlLoop:
         self._rng = np.random.default_rng(seed)
         self._policy_state: State | None = learned
         self._keep, self._kept_at = keep, clock()
-        self._dry_run = dry_run
+        self._dry_run, self._shedding = dry_run, shedding
         self._wished: Mapping[str, int] = {}
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
         self._failing = False
@@ -166,7 +167,8 @@ class ControlLoop:
         widths = planner.widths(self._topology, slots, snapshot)
         if snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
             widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before
-        return Plan(granted, slots, widths, self._next_limit(snapshot), self._trigger_s)
+        shed_after = None if self._shedding is None else self._shedding.after(snapshot)
+        return Plan(granted, slots, widths, self._next_limit(snapshot), self._trigger_s, shed_after_s=shed_after)
 
     def _next_limit(self, snapshot: Snapshot | None) -> int | None:
         if self._read_limit is None:

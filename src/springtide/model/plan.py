@@ -23,6 +23,8 @@ class Plan:
 
     ``degrees``: replicas per operator. ``slots``: how many tasks run at once. ``widths``: tasks per operator's stage.
     ``knowledge``: which edition of what groupings learned the tasks route by, 0 for none.
+    ``shed_after_s``: how old a record may be when its batch starts, None for any age; older ones are left out, and counted.
+    ``shed_before``: the same as a time, in seconds since 1970, fixed when the batch starts: a replay leaves out the same.
     ``read_limit``: the most records a batch reads, None for no limit. ``trigger_s``: the least time between two batches.
     """
 
@@ -32,6 +34,8 @@ class Plan:
     read_limit: int | None = None
     trigger_s: float = 0.0
     knowledge: int = 0
+    shed_after_s: float | None = None
+    shed_before: float | None = None
     reason: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Latency:
 class BatchReport:
     """One committed batch. ``latency`` and ``backlog`` are None where the source cannot tell, never zero for unknown.
 
+    ``rows_shed``: of those that were read, how many were too old and left out.
     ``created`` are quantiles of the creation times (seconds since 1970) with the number of records each stands for.
     ``costs`` has, by operator, what its tasks' records cost, and ``variances`` what each column tells about that, both for
     the groupings that learn; they are not part of the run's record.
@@ -56,6 +57,7 @@ class BatchReport:
     created: tuple[tuple[float, float], ...] = ()
     backlog: int | None = None
     phases_ms: Mapping[str, float] | None = None
+    rows_shed: int = 0
     costs: Mapping[str, tuple[TaskCosts, ...]] = field(default_factory=dict, compare=False)
     variances: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict, compare=False)
 

@@ -28,6 +28,7 @@ def summarise(topology: Topology, policy: str, grouping: str, reports: Sequence[
         "rows_in": rows_in,
         "rows_out": sum(sinks.values()),
         "rows_failed": sum(report.rows_failed for report in batches),
+        "rows_shed": sum(report.rows_shed for report in batches),
         "latency_ms": _latency(batches),
         "throughput_rows_s": round(rows_in / duration, 3) if duration else None,
         "replicas": _mean_max(batches, lambda report: sum(report.plan.degrees.values())),

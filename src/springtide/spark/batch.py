@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +44,7 @@ class BatchRunner:
         self._begun = checkpoint.begun()
         self._plan: Plan | None = None  # of the last batch
         self._routes: Mapping[str, Route] = {}
+        self._oldest_s = math.inf  # how old a record got in the last batch: the first may have waited for any time
         self.batches = 0
         self.fatal: SpringtideError | None = None
         self.failure: Exception | None = None  # since the last batch that went well
@@ -97,7 +100,7 @@ class BatchRunner:
     def _planned(self, batch: int) -> Plan:
         """The plan of this batch: as it was if the batch may have run before, or the one in force now."""
         earlier = self._checkpoint.plan(batch) if batch <= self._begun else None
-        plan = earlier or self._control.current()
+        plan = earlier or self._shedding(self._control.current())
         if plan != self._plan:
             if earlier is None:
                 self._checkpoint.write_plan(batch, plan)
@@ -106,9 +109,15 @@ class BatchRunner:
             self._plan = plan
         return plan
 
+    def _shedding(self, plan: Plan) -> Plan:
+        """A plan by which records are left out says from when on: a replay has to leave out the same ones."""
+        if plan.shed_after_s is None or self._oldest_s < plan.shed_after_s / 2:
+            return plan
+        return replace(plan, shed_before=round(time.time() - plan.shed_after_s, 6))
+
     def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
         planned = time.time()
-        outcome = self._pipeline.run(frame, plan.widths, self._routes)
+        outcome = self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before)
         ran = time.time()
         _raise_if_stopped(outcome)
         receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
@@ -127,6 +136,7 @@ class BatchRunner:
         self._sinks.publish(receipts)
         committed = time.time()
         self.committed = totals
+        self._oldest_s = max((committed - at for task in outcome.tasks for at, _ in task["created"]), default=0.0)
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
         return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
 
@@ -157,6 +167,7 @@ class BatchRunner:
             phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
             costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
             variances=_variances(outcome.tasks),
+            rows_shed=sum(task["shed"] for task in outcome.tasks),
         )  # fmt: skip
 
 

@@ -49,9 +49,16 @@ class Pipeline:
         self._shipped_routes: dict[int, Shipment] = {}  # by level
         self._outdated: list[list[Shipment]] = []
         self._functions: dict[object, Any] = {}
+        self._shed_before: float | None = None
 
-    def run(self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route]) -> Outcome:
+    def run(
+        self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route], shed_before: float | None = None
+    ) -> Outcome:
         """Run a batch to its end; nothing is committed here. ``routes`` that did not change are the same object."""
+        if shed_before != self._shed_before:
+            self._shed_before = shed_before
+            self._functions.clear()
+            self._stages.forget()
         self._prepare(dict(widths), routes)
         outcome = Outcome()
         letting_go: list[Callable[[], Any]] = []
@@ -100,7 +107,7 @@ class Pipeline:
         following = self._sizes[level + 1] if level + 1 < len(self._sizes) else 1
         if level not in self._shipped_routes:
             self._shipped_routes[level] = ship(self._session.sparkContext, self._routes_at(level))
-        return StagePlan(level, dict(self._ranges), following, self._epoch, self._shipped_routes[level])
+        return StagePlan(level, dict(self._ranges), following, self._epoch, self._shipped_routes[level], self._shed_before)
 
     def _routes_at(self, level: int) -> dict[int, Route]:
         """What a stage's tasks need: all that is known for those that they route to, and the key for the others."""

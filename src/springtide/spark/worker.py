@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from springtide.model.topology import Kind, OnError
 from springtide.policy.group import Route, Share, checked
@@ -40,6 +41,7 @@ class StagePlan:
     next_size: int  # tasks of the next stage
     epoch: int
     shipped_routes: Shipment  # a mapping from operators to routes
+    shed_before: float | None = None  # records of the sources that were created before are left out
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -70,6 +72,7 @@ class TaskOutcome:
     sinks: dict[str, int] = field(default_factory=dict)
     variances: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
     dead: int = 0
+    shed: int = 0
     stopped: dict[str, str] | None = None
 
 
@@ -413,11 +416,14 @@ class Entry:
             return
         if not node.ordered:
             batch = by_content(batch)
-        if node.created is not None and node.kind is Kind.SOURCE:
-            task.outcome.created += creation_quantiles(batch.column(node.created))
         tally = task.tallies.setdefault(node.number, Tally(started=time.time()))
         if node.kind is Kind.SOURCE:
             tally.rows_in += batch.num_rows
+        if node.created is not None and node.kind is Kind.SOURCE:
+            if self.plan.shed_before is not None:
+                batch, shed = younger(batch, node.created, self.plan.shed_before)
+                task.outcome.shed += shed
+            task.outcome.created += creation_quantiles(batch.column(node.created))
         tally.rows_out += batch.num_rows
         chunk = self._fitted(task, node, batch)
         tally.finished = time.time()
@@ -460,11 +466,23 @@ def by_content(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.take(pa.array(order, pa.int64()))
 
 
-def creation_quantiles(column: pa.Array, parts: int = 64) -> list[tuple[float, float]]:
-    """Up to 64 creation times (seconds since 1970) that stand for all, each with the number of records it stands for."""
+def younger(batch: pa.RecordBatch, created: str, since: float) -> tuple[pa.RecordBatch, int]:
+    """The records that were created since then, or that do not say when; and how many are left out."""
+    times = _micros(batch.column(created))
+    kept = pc.fill_null(pc.greater_equal(times, round(since * 1e6)), True)
+    rest = batch.filter(kept)
+    return rest, batch.num_rows - rest.num_rows
+
+
+def _micros(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-    times = np.sort(column.drop_null().to_numpy(zero_copy_only=False)) / 1e6
+    return column
+
+
+def creation_quantiles(column: pa.Array, parts: int = 64) -> list[tuple[float, float]]:
+    """Up to 64 creation times (seconds since 1970) that stand for all, each with the number of records it stands for."""
+    times = np.sort(_micros(column).drop_null().to_numpy(zero_copy_only=False)) / 1e6
     groups = np.array_split(times, min(parts, len(times))) if len(times) else []
     return [(float(group.mean()), float(len(group))) for group in groups]
 

@@ -1,0 +1,184 @@
+"""How long one decision of every scaling policy takes, for 10, 100 and 1,000 operators on as many nodes.
+
+A made-up cluster: trees of operators, some of which read two others, with rates, costs and selectivities by a seed, sources
+that tell their arrivals by the second, and replicas that lie on nodes by chance. Its load moves a little from one interval to
+the next. Every policy sees the same intervals, first those that fill its windows, forecasts and caches, then those that are
+timed, and carries its state on. Degrees stay as they are, as in a dry run, so that everybody has something to ask for each time
+and no policy waits for a change to settle. Told is the median of the decisions that asked for changes.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TextIO
+
+import numpy as np
+
+from springtide.model.plan import Plan
+from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
+from springtide.policy import registry
+from springtide.policy.scale import ScalePolicy
+
+SIZES = (10, 100, 1_000)
+LIMIT_MS = 50.0
+"""What a decision may take with 1,000 operators."""
+EXEMPT = ("q-learning", "model-based", "rlearning", "clairvoyant")
+"""Learners keep tables for each operator, and the clairvoyant decides before a run, not in it."""
+INTERVAL_S = 30
+WARM, TIMED = 24, 8
+"""Intervals. Flink's rule looks back over 15 after 5 in which it does not look; spark-ratio decides in every other one."""
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """What does not change from interval to interval. ``inputs``: whom it reads, as an index; below 0 a source."""
+
+    name: str
+    inputs: tuple[int, ...]
+    selectivity: float
+    cost_s: float
+    degree: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    rates: tuple[float, ...]
+    operators: tuple[_Operator, ...]
+    target_s: float
+
+
+def measure(sizes: Sequence[int] = SIZES, timed: int = TIMED, seed: int = 0, progress: TextIO = sys.stderr) -> dict[str, Any]:
+    """All registered policies, with the default parameters."""
+    found = registry.available("scale")
+    rows = []
+    for size in sizes:
+        intervals = snapshots(size, WARM + timed, seed)
+        gc.collect()
+        gc.freeze()  # 30 intervals at once are in no run's memory; the collector shall not look through them again and again
+        try:
+            for cls in found:
+                known_here = not getattr(cls, "simulator_only", False)
+                took = _decisions(cls(), intervals, seed) if known_here else []
+                ms = round(1000 * statistics.median(took), 3) if took else None
+                row = {"policy": cls.name, "operators": size, "nodes": size, "ms": ms, "exempt": cls.name in EXEMPT}
+                rows.append({**row, "decisions": len(took)})
+        finally:
+            gc.unfreeze()
+        print(f"{size:,} operators: done", file=progress, flush=True)
+    return {"interval_s": INTERVAL_S, "limit_ms": LIMIT_MS, "rows": rows, "growth": growth(rows)}
+
+
+def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By policy, how many times as long each size takes as the one before it.
+
+    >>> row = {"policy": "a", "nodes": 1}
+    >>> growth([{**row, "operators": 10, "ms": 2.0}, {**row, "operators": 100, "ms": 5.0}])
+    [{'policy': 'a', 'factors': [2.5]}]
+    """
+    found: dict[str, list[float | None]] = {}
+    for row in rows:
+        found.setdefault(row["policy"], []).append(row["ms"])
+    return [
+        {"policy": policy, "factors": [round(b / a, 2) if a and b else None for a, b in itertools.pairwise(each)]}
+        for policy, each in found.items()
+    ]
+
+
+def _decisions(policy: ScalePolicy, intervals: Sequence[Snapshot], seed: int) -> list[float]:
+    """Seconds of those decisions after the warm-up that asked for changes."""
+    rng, state, took = np.random.default_rng(seed), policy.initial(), []
+    for number, snapshot in enumerate(intervals):
+        fresh = replace(snapshot)  # by_name is cached: whoever came before must not have paid for it
+        begin = time.perf_counter()
+        state, requests = policy.decide(state, fresh, rng)
+        seconds = time.perf_counter() - begin
+        if number >= WARM and requests:
+            took.append(seconds)
+    return took
+
+
+def snapshots(size: int, count: int, seed: int) -> list[Snapshot]:
+    """So many intervals of one cluster, whose input swells and ebbs by a fifth."""
+    chance = random.Random(seed)
+    cluster = _cluster(size, chance)
+    backlogs = [0] * size
+    made = []
+    for number in range(count):
+        level = 1 + 0.2 * math.sin(2 * math.pi * number / 20)
+        made.append(_snapshot(cluster, number, level, backlogs, chance))
+        backlogs = [operator.backlog or 0 for operator in made[-1].operators]
+    return made
+
+
+def _cluster(size: int, chance: random.Random) -> _Cluster:
+    """Every 50 operators a source; each operator reads one that came before it, and one in ten reads two."""
+    rates = tuple(chance.uniform(500, 5_000) for _ in range(max(1, size // 50)))
+    operators: list[_Operator] = []
+    leaving: list[float] = []
+    work = 0.0
+    for i in range(size):
+        inputs = (-1 - i,) if i < len(rates) else (chance.randrange(i),)
+        if i >= len(rates) + 1 and chance.random() < 0.1:
+            inputs = tuple(chance.sample(range(i), 2))
+        rate = sum(rates[-1 - j] if j < 0 else leaving[j] for j in inputs)
+        load = chance.uniform(1.2, 5.0) if i % 5 == 1 else chance.uniform(0.3, 5.0)  # replicas of work
+        spare = 0.5 if i % 5 == 1 else chance.uniform(0.8, 2.0)  # one in five has half the replicas that it needs
+        degree = max(1, math.ceil(load * spare))
+        selectivity = chance.uniform(0.5, 1.1)
+        nodes = tuple(chance.randrange(size) for _ in range(degree))
+        operators.append(_Operator(f"operator{i}", inputs, selectivity, load / rate, degree, nodes))
+        leaving.append(rate * selectivity)
+        work += load
+    return _Cluster(rates, tuple(operators), 4 * work / sum(rates))  # four times as long as a record's work
+
+
+def _snapshot(cluster: _Cluster, number: int, level: float, backlogs: Sequence[int], chance: random.Random) -> Snapshot:
+    """One interval: records flow from the sources on, as far as the replicas keep up."""
+    sources = []
+    for i, rate in enumerate(cluster.rates):
+        arrivals = tuple(max(0.0, float(round(chance.gauss(rate * level, 0.1 * rate)))) for _ in range(INTERVAL_S))
+        sources.append(SourceSnapshot(f"source{i}", int(sum(arrivals)), arrivals))
+    used = [0.0] * len(cluster.operators)
+    operators: list[OperatorSnapshot] = []
+    for one, waited in zip(cluster.operators, backlogs, strict=True):
+        made = _measured(one, waited, sources, operators, chance)
+        operators.append(made)
+        for node, replica in zip(one.nodes, made.replicas, strict=True):
+            used[node] += replica.utilisation or 0.0
+    degrees = {operator.name: operator.degree for operator in operators}
+    return Snapshot(
+        at=float(INTERVAL_S * (number + 1)), interval_s=float(INTERVAL_S), plan=Plan(degrees, sum(degrees.values()), degrees),
+        operators=tuple(operators), batches=(), rate=sum(source.rows or 0 for source in sources) / INTERVAL_S,
+        backlog=sum(operator.backlog or 0 for operator in operators), latency=None, sources=tuple(sources),
+        nodes=tuple(NodeSnapshot(f"node{i}", 8, round(cores, 3)) for i, cores in enumerate(used)),
+        target_s=cluster.target_s, slots=3 * sum(degrees.values()), starting_s=5.0,
+    )  # fmt: skip
+
+
+def _measured(
+    one: _Operator, waited: int, sources: Sequence[SourceSnapshot], operators: Sequence[OperatorSnapshot], chance: random.Random
+) -> OperatorSnapshot:
+    inputs = []
+    for j in one.inputs:
+        name, rows = (sources[-1 - j].name, sources[-1 - j].rows) if j < 0 else (operators[j].name, operators[j].rows_out)
+        inputs.append((name, rows or 0))
+    came = sum(rows for _, rows in inputs)
+    cost = one.cost_s * chance.uniform(0.95, 1.05)
+    served = min(came + waited, int(one.degree * INTERVAL_S / cost))
+    left = min(came + waited - served, 10 * came // INTERVAL_S)  # what waits longer than 10 s, the source holds back
+    used = min(1.0, served * cost / one.degree / INTERVAL_S)
+    return OperatorSnapshot(
+        one.name, one.degree, one.degree, came, int(served * one.selectivity), 0, busy_s=used * one.degree * INTERVAL_S,
+        rate=came / INTERVAL_S, utilisation=used, backlog=left, latency_ms=1000 * cost * (1 + left / one.degree), served=served,
+        inputs=tuple(inputs), limit=16,
+        replicas=tuple(ReplicaSnapshot(f"node{i}", min(1.0, used * chance.uniform(0.9, 1.1))) for i in one.nodes),
+    )  # fmt: skip
