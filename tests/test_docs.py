@@ -1,4 +1,4 @@
-"""The examples in the documentation: they compile, and those that say so run."""
+"""The examples in the documentation: they compile, and those that say so run. The generated page is up to date."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import springtide
+from springtide.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if page.is_file()]
@@ -48,6 +50,13 @@ def test_there_are_examples_to_check() -> None:
     examples = [test for name in modules() for test in finder.find(importlib.import_module(name)) if test.examples]
     assert len(examples) >= 10
     assert any(block.startswith("# runs\n") for _, block in blocks())
+
+
+def test_the_page_of_policies_is_what_the_command_prints() -> None:
+    """After a change of a plug-in: ``springtide policies --markdown > docs/policies.md``."""
+    printed = CliRunner().invoke(cli, ["policies", "--markdown"])
+    assert printed.exit_code == 0
+    assert (ROOT / "docs" / "policies.md").read_text(encoding="utf-8") == printed.stdout
 
 
 @pytest.mark.parametrize(("where", "code"), [pytest.param(*block, id=block[0]) for block in blocks()])

@@ -599,9 +599,9 @@ class Old(Elastic):
         ({"policy": "statik"}, OptionError, "did you mean 'static'?"),
         ({"grouping": "hsh"}, OptionError, "did you mean 'hash'?"),
         ({"grouping": "hash"}, OptionError, "'open'.*hash.*key_by"),
-        ({"settings": {"degre": 2}}, OptionError, "did you mean 'degree'?"),
-        ({"settings": {"degrees": "opn=2"}}, OptionError, "did you mean 'open'?"),
-        ({"settings": {"degree": 0}}, OptionError, "degree=0 is not allowed"),
+        ({"policy": "static", "settings": {"degre": 2}}, OptionError, "did you mean 'degree'?"),
+        ({"policy": "static", "settings": {"degrees": "opn=2"}}, OptionError, "did you mean 'open'?"),
+        ({"policy": "static", "settings": {"degree": 0}}, OptionError, "degree=0 is not allowed"),
         ({"target": "10ms"}, OptionError, "target 10 ms is below the floor of a batch, 50 ms"),
         ({"target": "soon"}, OptionError, "target 'soon' is not a duration"),
         ({"trigger": "-1s"}, OptionError, "trigger '-1s' is not a duration"),
@@ -682,3 +682,48 @@ def test_a_target_below_the_floor_that_was_measured_is_refused_with_that_number(
         OptionError, match="target 300 ms is below the floor of a batch, 321 ms, as measured in this checkpoint"
     ):
         st.run(topology, target="300ms", checkpoint=tmp_path / "checkpoint", runs=tmp_path / "runs")
+
+
+def test_records_that_are_too_old_are_left_out_and_counted(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 records were created within half a second, and are read 60 at a time, a second apart: later ones are too old."""
+    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(60))
+    topology = numbers(300, rate=600.0).map(same).to(st.sink.files(tmp_path / "out")).named("shed")
+    result = st.run(
+        topology, policy="static", target="5s", trigger="1s", batches=5, shed_after="2s", spark=spark, runs=tmp_path / "runs"
+    )
+    summary = result.summary
+    assert summary["rows_in"] == 300
+    assert summary["rows_shed"] > 0
+    assert summary["rows_in"] == summary["rows_out"] + summary["rows_shed"]
+    written = [row["n"] for row in read(tmp_path / "out")]
+    assert len(written) == len(set(written)) == summary["rows_out"]
+    for line in lines(result):
+        assert line["rows_shed"] == 0 or line["plan"]["shed_before"] is not None, "a replay has to leave out the same ones"
+
+
+def test_a_dry_run_records_what_it_would_do_and_does_nothing(spark: Any, tmp_path: Path) -> None:
+    topology = numbers(600, rate=200.0).map(slow, parallelism=4).to(st.sink.discard()).named("dry")
+    result = st.run(
+        topology, policy="scripted", settings={"script": "* 0:1 1:2"}, dry_run=True, max_slots=4, duration="5s", interval="0.5s",
+        spark=spark, runs=tmp_path / "runs",
+    )  # fmt: skip
+    told = [json.loads(line) for line in (result.folder / "decisions.jsonl").read_text().splitlines()]
+    assert any(entry.get("dry_run") and "the script says" in entry["reason"] for entry in told)
+    assert result.summary["reconfigurations"] == 0
+    assert result.summary["replicas"] == {"mean": 4.0, "max": 4}, "all slots are in use"
+
+
+def test_what_a_policy_learned_is_known_to_the_next_run(spark: Any, tmp_path: Path) -> None:
+    topology = numbers(10_000, rate=300.0).map(slow, parallelism=4).to(st.sink.discard()).named("learned")
+    options: dict[str, Any] = {
+        "policy": "tide", "target": "5s", "interval": "0.3s", "trigger": "0.5s", "batches": 8, "spark": spark,
+        "runs": tmp_path / "runs", "checkpoint": tmp_path / "checkpoint",
+    }  # fmt: skip
+    st.run(topology, **options)
+    kept = json.loads((tmp_path / "checkpoint" / "springtide" / "policy.json").read_text())
+    assert kept["policy"].startswith("Tide(")
+    known = len(kept["state"]["intervals"])
+    assert known > 0
+    st.run(topology, **options)
+    again = json.loads((tmp_path / "checkpoint" / "springtide" / "policy.json").read_text())
+    assert len(again["state"]["intervals"]) > known

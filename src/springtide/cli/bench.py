@@ -82,3 +82,19 @@ def routing(rounds: int, fresh: int, as_json: bool) -> None:
         print_json(document)
     else:
         Console().print(routing_table(document))
+
+
+@bench.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def decisions(as_json: bool) -> None:
+    """How long one decision of every scaling policy takes, for 10, 100 and 1,000 operators."""
+    from springtide.cli.tables import decisions_table
+
+    with errors():
+        from springtide.bench import decisions as measure
+
+        document = measure.measure()
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(decisions_table(document))

@@ -105,9 +105,10 @@ def show(topology: str, mermaid: bool) -> None:
 @cli.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def policies(name: str | None, as_json: bool) -> None:
+@click.option("--markdown", is_flag=True, help="Print a page with every parameter: docs/policies.md.")
+def policies(name: str | None, as_json: bool, markdown: bool) -> None:
     """List what can be chosen, or show one, such as scale/scripted."""
-    from springtide.cli.tables import policy_table
+    from springtide.cli.tables import policies_markdown, policy_table
     from springtide.policy import registry
 
     with errors():
@@ -116,6 +117,8 @@ def policies(name: str | None, as_json: bool) -> None:
             described = [registry.describe(registry.find(*name.partition("/")[::2]))]
     if as_json:
         print_json(described)
+    elif markdown:
+        click.echo(policies_markdown(described), nl=False)
     else:
         Console().print(policy_table(described, detailed=name is not None))
 

@@ -13,6 +13,10 @@ UNKNOWN = "-"
 """What was not measured. Not a zero, and plain ASCII, so that it can be searched for in a log."""
 
 
+HELD_TO = 1_000
+"""Operators at which ``bench decisions`` has a limit."""
+
+
 def count(value: float | None) -> str:
     """A whole number: ``12,345``."""
     return UNKNOWN if value is None else f"{value:,.0f}"
@@ -180,3 +184,78 @@ def routing_table(document: Mapping[str, Any]) -> RenderableType:
         later = UNKNOWN if spread is None else f"{row['first_batch_extra_ms']:.0f} ms ({spread[0]:.0f}–{spread[1]:.0f})"
         table.add_row(row["grouping"], f"{row['us_per_record']:.3f}", later)
     return table
+
+
+def decisions_table(document: Mapping[str, Any]) -> RenderableType:
+    """The result of ``bench decisions``: a row for each policy, a column for each number of operators."""
+    rows, limit = document["rows"], document["limit_ms"]
+    sizes = list(dict.fromkeys(row["operators"] for row in rows))
+    took = {(row["policy"], row["operators"]): row["ms"] for row in rows}
+    exempt = {row["policy"] for row in rows if row["exempt"]}
+    table = Table("policy", title="Milliseconds of one decision, by operators, on as many nodes")
+    for heading in (*(f"{size:,}" for size in sizes), "growth"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    slow = [name for name, size in took if size == HELD_TO and name not in exempt and (took[name, size] or 0.0) >= limit]
+    for line in document["growth"]:
+        name = line["policy"]
+        table.add_row(
+            Text(f"{name} (exempt)" if name in exempt else name, style="bold red" if name in slow else ""),
+            *(UNKNOWN if took[name, size] is None else f"{took[name, size]:.3g}" for size in sizes),
+            ", ".join(UNKNOWN if factor is None else f"×{factor:.3g}" for factor in line["factors"]),
+        )  # fmt: skip
+    held = f"Too slow: {', '.join(slow)}." if slow else "All do that are not exempt." if HELD_TO in sizes else "Not measured."
+    note = (
+        f"Growth: how many times as long as with the size before. Held to: less than {limit:g} ms with {HELD_TO:,} operators."
+        f" {held} Exempt are learners and the bound."
+    )
+    return Group(table, Text(note, style="dim"))
+
+
+def policies_markdown(described: Sequence[Mapping[str, Any]]) -> str:
+    """All that can be chosen, as a page of the documentation."""
+    kinds = {
+        "scale": "Scaling policies: how many replicas every operator gets (`--policy NAME --set PARAMETER=VALUE`)",
+        "group": "Groupings: which task gets a record (`--grouping NAME --set grouping.PARAMETER=VALUE`)",
+        "forecast": "Forecasters: how a series goes on; policies look ahead with them",
+        "guard": "Guards: what stands between policy and plan (`--guard NAME:PARAMETER=VALUE,…`)",
+    }
+    found = list(dict.fromkeys([*kinds, *(plugin["kind"] for plugin in described)]))
+    parts = [
+        "# What can be chosen",
+        "This page is what `springtide policies --markdown` prints; do not edit it. [scaling.md](scaling.md) and"
+        " [routing.md](routing.md) tell which to use when.",
+    ]
+    for kind in found:
+        chosen = [plugin for plugin in described if plugin["kind"] == kind]
+        if chosen:
+            parts += [f"## {kind}", f"{kinds[kind]}." if kind in kinds else "", *map(_plugin_markdown, chosen)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _plugin_markdown(plugin: Mapping[str, Any]) -> str:
+    head = f"### {plugin['kind']}/{plugin['name']}\n\n{_cell(plugin['summary'])}. From: {_cell(plugin['source'])}."
+    if not plugin["parameters"]:
+        return f"{head}\n\nNo parameters."
+    lines = ["| parameter | type | unit | range | default | what it means |", "| --- | --- | --- | --- | --- | --- |"]
+    for one in plugin["parameters"]:
+        default = f"`{one['default']}`" if one["default"] != "" else "empty"
+        cells = (f"`{one['name']}`", one["type"], one["unit"], _range(one["min"], one["max"]), default, one["help"])
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    return f"{head}\n\n" + "\n".join(lines)
+
+
+def _range(low: float | None, high: float | None) -> str:
+    """
+    >>> _range(0, 1), _range(1, None), _range(None, None)
+    ('0 to 1', 'from 1', '')
+    """
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return f"from {low:,g}"
+    return f"up to {high:,g}" if low is None else f"{low:,g} to {high:,g}"
+
+
+def _cell(text: str) -> str:
+    """A text that stands in a table: a bar or an asterisk in it is one, and no markup."""
+    return text.replace("|", "\\|") if text.startswith("`") else text.replace("|", "\\|").replace("*", "\\*")

@@ -15,6 +15,7 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.forecast import Forecaster
 from springtide.policy.forecast.linear import Linear
+from springtide.policy.forecast.regression import Curve
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 
@@ -197,9 +198,10 @@ class Autoscale:
         return found
 
     def _own(self, state: State, snapshot: Snapshot, name: str) -> float:
-        """EstimR of equation 3, in records."""
-        series, ahead = state["series"][name], self._forecaster.ahead
-        return snapshot.interval_s * sum(ahead(series, step) or 0.0 for step in range(1, self.window + 1))
+        """EstimR of equation 3, in records: the curve that the forecaster fitted, read off at every step of the next window."""
+        series = state["series"][name]
+        curve, last = Curve(*series["curve"]), len(series["window"])
+        return snapshot.interval_s * sum([curve.at(last + step) for step in range(1, self.window + 1)])
 
 
 def _produced(

@@ -77,13 +77,14 @@ def usable(snapshot: Snapshot, reserved: float) -> dict[str, float]:
     left = {node.name: _left(node, tenants[node.name], reserved) for node in snapshot.nodes if node.name in tenants}
     found: dict[str, float] = {}
     for operator in snapshot.operators:
+        least = 1.0
         for replica in operator.replicas:
             spare, used = left.get(replica.node), replica.utilisation
             if spare is not None and used is not None:
-                own = max(reserved, used)
+                own = reserved if reserved > used else used
                 free = spare + own - used  # its own unspent reservation is not kept from it
-                share = max(used, own + free / len(tenants[replica.node]), _LEAST_SHARE)
-                found[operator.name] = min(share, found.get(operator.name, 1.0))
+                least = min(least, max(used, own + free / len(tenants[replica.node]), _LEAST_SHARE))
+                found[operator.name] = least
     return found
 
 

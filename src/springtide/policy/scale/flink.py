@@ -124,7 +124,7 @@ class Flink:
                     note = f"; the last scale-up gained {gained:.0%} of its aim"
                     wanted = operator.degree if self.scaling_effectiveness_detection_enabled else wanted
             if wanted != operator.degree:
-                changed[name] = wanted, outside, f"{need.reason}{note}", need
+                changed[name] = wanted, outside, f"{need.reason(operator.degree)}{note}", need
         if not any(outside for _, outside, _, _ in changed.values()):
             return {**state, "downs": downs}, ()
         ups |= {n: [p, need.true_rate, need.expected] for n, (p, _, _, need) in changed.items() if p > snapshot[n].degree}
@@ -150,9 +150,7 @@ class Flink:
         outside = outside or rate > self.capacity(flow, window.interval_s, lower)
         factor = min(max(capacity / rate, 1 - self.scale_down_max_factor), 1 + self.scale_up_max_factor)
         degree = self._degree(operator, factor, window.slots)
-        reason = f"capacity {shown(capacity)}/s for an input of {shown(flow.target)}/s and a lag of {shown(flow.lag)}"
-        reason = f"{reason}, {operator.degree} can do {shown(rate)}/s: {degree}"
-        return _Need(degree, outside, rate, rate * factor, reason)
+        return _Need(degree, outside, rate, rate * factor, capacity, flow)
 
     def _true_rate(self, seen: _Seen) -> float:
         """TPR: what it did by how busy it was, or what it did while much was waiting; infinite while nothing comes."""
@@ -242,7 +240,14 @@ class _Need(NamedTuple):
     outside: bool
     true_rate: float
     expected: float
-    reason: str
+    capacity: float
+    flow: _Flow
+
+    def reason(self, now: int) -> str:
+        """In words, beside the degree that it has; only asked for when that changes."""
+        target, lag = shown(self.flow.target), shown(self.flow.lag)
+        need = f"capacity {shown(self.capacity)}/s for an input of {target}/s and a lag of {lag}"
+        return f"{need}, {now} can do {shown(self.true_rate)}/s: {self.degree}"
 
 
 def _mark(before: Mark | None, snapshot: Snapshot, threshold: float, *, counts: bool) -> Mark:
@@ -272,11 +277,12 @@ def _counted(
     busy, rows = busy_of(operator), operator.served
     if busy is None or rows is None:
         return count
-    added = {
+    added: dict[str, Any] = {
         "seconds": count["seconds"] + snapshot.interval_s,
         "rows": count["rows"] + rows,
         "busy": count["busy"] + busy,
         "samples": count["samples"] + 1,
+        "full": count["full"],
         "inputs": [all_rows + came for all_rows, (_, came) in zip(count["inputs"], operator.inputs, strict=True)],
     }
     # In micro-batches what came during one waits for the next: a backlog of one batch is no lag, the source keeps up.
@@ -284,7 +290,7 @@ def _counted(
     if rows and lag is not None and lag - usual >= threshold * rows:
         seconds, served, times = count["full"]
         added["full"] = [seconds + snapshot.interval_s, served + rows, times + 1]
-    return {**count, **added}
+    return added
 
 
 def _unmeasured(operator: OperatorSnapshot) -> bool:
