@@ -74,7 +74,7 @@ def test_the_table_names_who_is_too_slow(document: dict[str, Any]) -> None:
         {"policy": name, "operators": 1_000, "nodes": 1_000, "ms": ms, "exempt": exempt}
         for name, ms, exempt in (("quick", 49.9, False), ("slow", 50.0, False), ("learner", 900.0, True), ("bound", None, True))
     ]
-    made = {"limit_ms": 50.0, "rows": rows, "growth": decisions.growth(rows)}
+    made: dict[str, Any] = {"limit_ms": 50.0, "rows": rows, "growth": decisions.growth(rows)}
     assert "Too slow: slow." in rendered(made)
     made["rows"] = [row for row in rows if row["policy"] != "slow"]
     made["growth"] = decisions.growth(made["rows"])

@@ -3,8 +3,8 @@
 A made-up cluster: trees of operators, some of which read two others, with rates, costs and selectivities by a seed, sources
 that tell their arrivals by the second, and replicas that lie on nodes by chance. Its load moves a little from one interval to
 the next. Every policy sees the same intervals, first those that fill its windows, forecasts and caches, then those that are
-timed, and carries its state on. Degrees stay as they are, as in a dry run, so that everybody has something to ask for each time
-and no policy waits for a change to settle. The policies take turns; a round's time is the median of its decisions that asked for
+timed, and carries its state on. Degrees stay as they are, as in a dry run, so that everybody has something to ask for and no
+policy waits for a change to settle. The policies take turns; a round's time is the median of its decisions that asked for
 changes, and told is the least of the rounds, as noise only adds.
 """
 
@@ -161,13 +161,13 @@ def _cluster(size: int, chance: random.Random) -> _Cluster:
     leaving: list[float] = []
     work = 0.0
     for i in range(size):
-        inputs = (-1 - i,) if i < len(rates) else (chance.randrange(i),)
+        inputs: tuple[int, ...] = (-1 - i,) if i < len(rates) else (chance.randrange(i),)
         if i >= len(rates) + 1 and chance.random() < 0.1:
             inputs = tuple(chance.sample(range(i), 2))
         rate = sum(rates[-1 - j] if j < 0 else leaving[j] for j in inputs)
-        load = chance.uniform(1.2, 5.0) if i % 5 == 1 else chance.uniform(0.3, 5.0)  # replicas of work
-        spare = 0.5 if i % 5 == 1 else chance.uniform(0.8, 2.0)  # one in five has half the replicas that it needs
-        degree = max(1, math.ceil(load * spare))
+        short = i % 5 == 1  # one in five has half the replicas that it needs
+        load = chance.uniform(1.2 if short else 0.3, 5.0)  # replicas of work
+        degree = max(1, math.ceil(load * (0.5 if short else chance.uniform(0.8, 2.0))))
         selectivity = chance.uniform(0.5, 1.1)
         nodes = tuple(chance.randrange(size) for _ in range(degree))
         operators.append(_Operator(f"operator{i}", inputs, selectivity, load / rate, degree, nodes))

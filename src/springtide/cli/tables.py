@@ -233,7 +233,8 @@ def policies_markdown(described: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _plugin_markdown(plugin: Mapping[str, Any]) -> str:
-    head = f"### {plugin['kind']}/{plugin['name']}\n\n{_cell(plugin['summary'])}. From: {_cell(plugin['source'])}."
+    summary = plugin["summary"][:1].upper() + plugin["summary"][1:]
+    head = f"### {plugin['kind']}/{plugin['name']}\n\n{_cell(summary)}. From: {_cell(plugin['source'])}."
     if not plugin["parameters"]:
         return f"{head}\n\nNo parameters."
     lines = ["| parameter | type | unit | range | default | what it means |", "| --- | --- | --- | --- | --- | --- |"]
@@ -245,7 +246,8 @@ def _plugin_markdown(plugin: Mapping[str, Any]) -> str:
 
 
 def _range(low: float | None, high: float | None) -> str:
-    """
+    """The values that are allowed, in words.
+
     >>> _range(0, 1), _range(1, None), _range(None, None)
     ('0 to 1', 'from 1', '')
     """

@@ -28,7 +28,8 @@ class Chosen:
 def chosen(
     policy: str, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str]
 ) -> Chosen:  # fmt: skip
-    """Make a policy by its name. A guard is ``name`` or ``name:parameter=value,…``, asked in the order given.
+    """Make a policy by its name. A guard is ``name`` or ``name:parameter=value,…``, asked in the order given; parameters
+    are parted by semicolons where a value has a comma.
 
     >>> chosen("static", {"degree": 4}, ["bounds:most=2"], ["a"]).policy.name
     'static'
@@ -46,10 +47,10 @@ def chosen(
 
 def _guard(text: str) -> Any:
     name, _, rest = text.partition(":")
-    pairs = [part.partition("=") for part in rest.split(",") if part.strip()]
+    pairs = [part.partition("=") for part in rest.split(";" if ";" in rest else ",") if part.strip()]
     wrong = [key for key, equals, _ in pairs if not equals]
     if wrong:
-        raise OptionError(f"guard {text!r}: {wrong[0]!r} is not parameter=value; write such as cooldown:out=30s")
+        raise OptionError(f"guard {text!r}: {wrong[0]!r} is not parameter=value; write such as cooldown:before_out=30s")
     return registry.create("guard", name, {key.strip(): value.strip() for key, _, value in pairs})
 
 

@@ -2,7 +2,7 @@
 
 Every interval it
 
-1. follows the input, second by second, in blocks of a third of an interval. A block's value is what it demanded: the least
+1. follows the input, second by second, in blocks of a sixth of an interval. A block's value is what it demanded: the least
    constant capacity that would have kept its queue within the target, which is nearer to what is needed than a mean;
 2. forecasts the largest demand of the next interval with an ensemble of forecasters;
 3. knows how wrong such forecasts are, and what an interval looks like within: it keeps the last intervals, each relative to the
@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 ENSEMBLE = Ensemble(members="last, moving-average, best-fit, holt-winters")
 BLOCKS = 6
-"""Of an interval. One block sees a rise only when the interval is over; of six, each is too noisy."""
+"""Of an interval. One block sees a rise only when the interval is over; of many, each is noisy."""
 KEPT = 60
 """Intervals that are played again."""
 FINEST = 60

@@ -1,0 +1,237 @@
+"""Tide, from what it promises: enough for what may come, no more than it is worth, and nothing without a measurement."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from springtide.apps.lines import line
+from springtide.errors import OptionError
+from springtide.model.plan import Plan
+from springtide.model.rate import Rate
+from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
+from springtide.policy.scale.tide import BLOCKS, KEPT, Tide
+from springtide.sim import simulate
+
+COST = 0.01
+"""A replica does 100 records/s."""
+
+
+def seen(
+    arrivals: Sequence[float], degrees: Sequence[int], backlog: int = 0, at: float = 0.0, interval_s: float = 10.0,
+    batches: tuple[tuple[int, float], ...] = (), limit: int | None = None, **options: Any,
+) -> Snapshot:  # fmt: skip
+    """Operators in a line, each of which was done with all that came; the first has the backlog."""
+    rows = round(sum(arrivals) * interval_s / max(1, len(arrivals)))
+    operators, reads = [], "source"
+    for number, degree in enumerate(degrees):
+        name = f"o{number}"
+        operators.append(
+            OperatorSnapshot(
+                name,
+                degree,
+                1,
+                rows,
+                rows,
+                0,
+                rows * COST,
+                rows / interval_s,
+                min(1.0, rows * COST / degree / interval_s),
+                backlog if number == 0 else 0,
+                15.0,
+                rows,
+                ((reads, rows),),
+                limit,
+            )  # fmt: skip
+        )
+        reads = name
+    return Snapshot(
+        at, interval_s, Plan({o.name: o.degree for o in operators}, sum(degrees), {}), tuple(operators), batches,
+        rows / interval_s, backlog, None, (SourceSnapshot("source", rows, tuple(arrivals)),),
+        **{"target_s": 0.25, "slots": 200, **options},
+    )  # fmt: skip
+
+
+def run(policy: Tide, intervals: Sequence[Sequence[float]], count: int = 1, **options: Any) -> list[list[int]]:
+    """The degrees after each interval, when every wish comes true at once."""
+    state, degrees, found = policy.initial(), [1] * count, []
+    for number, arrivals in enumerate(intervals):
+        snapshot = seen(arrivals, degrees, at=10.0 * (number + 1), **options)
+        state, requests = policy.decide(state, snapshot, np.random.default_rng(0))
+        state = json.loads(json.dumps(state, allow_nan=False))
+        wanted = {request.operator: request.degree for request in requests}
+        degrees = [wanted.get(f"o{i}", degree) for i, degree in enumerate(degrees)]
+        found.append(degrees)
+    return found
+
+
+def noisy(rate: float, intervals: int, spread: float = 0.02, seconds: int = 10, seed: int = 0) -> list[list[float]]:
+    random = np.random.default_rng(seed)
+    return [(rate * np.exp(random.normal(0, spread, seconds))).tolist() for _ in range(intervals)]
+
+
+@pytest.mark.parametrize("rate", [50.0, 350.0, 1_250.0, 9_000.0])
+def test_a_steady_rate_gets_what_it_needs_and_little_more(rate: float) -> None:
+    """From the first interval on enough to keep up, and in the end not half as much again, but for a replica."""
+    found = run(Tide(), noisy(rate, 20))
+    assert all(degrees[0] >= rate * COST for degrees in found)
+    assert found[-1][0] <= 1.5 * rate * COST + 1
+    assert len({degrees[0] for degrees in found[10:]}) <= 3  # and it is at rest
+
+
+def test_all_operators_of_a_line_are_sized_alike() -> None:
+    for degrees in run(Tide(), noisy(400.0, 6), count=4):
+        assert len(set(degrees)) == 1
+
+
+def test_a_higher_price_keeps_more_in_reserve() -> None:
+    """The same history; being late is worth a tenth, twenty and ten thousand seconds of replicas."""
+    bursts = [arrivals if i % 4 else [3 * came for came in arrivals] for i, arrivals in enumerate(noisy(400.0, 24, 0.2))]
+    spent = [sum(degrees[0] for degrees in run(Tide(late_price=price), bursts)) for price in (0.1, 20.0, 10_000.0)]
+    assert spent[0] <= spent[1] <= spent[2]
+    assert spent[0] < spent[2]
+
+
+def test_a_longer_target_needs_no_more_replicas() -> None:
+    waves = [[400 + 350 * math.sin(second + i) for second in range(10)] for i in range(12)]
+    spent = [sum(degrees[0] for degrees in run(Tide(), waves, target_s=target)) for target in (0.1, 1.0, 10.0)]
+    assert spent[0] >= spent[1] >= spent[2]
+
+
+def decided(snapshot: Snapshot, history: int = 12, policy: Tide | None = None) -> dict[str, int]:
+    """What is wanted after a steady time, in one more interval."""
+    tide, state = policy or Tide(), Tide().initial()
+    degrees = [operator.degree for operator in snapshot.operators]
+    for arrivals in noisy(400.0, history):
+        state, _ = tide.decide(state, seen(arrivals, degrees), np.random.default_rng(0))
+    _, requests = tide.decide(state, snapshot, np.random.default_rng(0))
+    has = {operator.name: operator.degree for operator in snapshot.operators}
+    return has | {request.operator: request.degree for request in requests}
+
+
+def test_a_backlog_is_worked_off_with_more() -> None:
+    """400/s; with 20,000 waiting there are at least 20,000/10 s more to do, if it is to be over in the interval."""
+    calm = decided(seen([400.0] * 10, [5]))["o0"]
+    some_waiting = decided(seen([400.0] * 10, [5], backlog=2_000))["o0"]
+    many_waiting = decided(seen([400.0] * 10, [5], backlog=20_000))["o0"]
+    assert calm <= some_waiting < many_waiting
+
+
+def test_replicas_that_take_time_are_asked_for_before() -> None:
+    """A rise that goes on: who has to wait for a replica asks for as many as the rise will need by then, and no fewer."""
+    rise = [[100.0 + 10 * (10 * i + second) for second in range(10)] for i in range(12)]
+    at_once, later = (run(Tide(), rise, starting_s=starting)[-1][0] for starting in (0.0, 8.0))
+    assert later >= at_once >= rise[-1][-1] * COST
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    some.lists(some.floats(0.0, 1e6), min_size=1, max_size=8), some.integers(1, 4), some.integers(1, 12),
+    some.integers(4, 30), some.integers(0, 10**7), some.booleans(),
+)  # fmt: skip
+def test_limits_and_slots_hold(rates: list[float], count: int, limit: int, slots: int, backlog: int, batched: bool) -> None:
+    """No operator above its limit, and all of them together not above the slots, whatever comes and waits."""
+    batches = ((100, 0.4), (100, 0.6)) if batched else ()
+    state, degrees = Tide().initial(), [1] * count
+    for rate in rates:
+        snapshot = seen([rate] * 10, degrees, backlog=backlog, limit=limit, slots=slots, batches=batches)
+        state, requests = Tide().decide(state, snapshot, np.random.default_rng(0))
+        wanted = {request.operator: request.degree for request in requests}
+        degrees = [wanted.get(f"o{i}", degree) for i, degree in enumerate(degrees)]
+        assert all(1 <= degree <= limit for degree in degrees)
+        assert sum(degrees) <= slots
+
+
+def test_without_arrivals_nothing_is_decided_and_what_was_known_stays() -> None:
+    state, _ = Tide().decide(Tide().initial(), seen([400.0] * 10, [1]), np.random.default_rng(0))
+    silent = replace(seen([400.0] * 10, [1]), sources=(SourceSnapshot("source", None),))
+    after, requests = Tide().decide(state, silent, np.random.default_rng(0))
+    assert requests == ()
+    assert {name: after[name] for name in ("series", "intervals", "forecast")} == {
+        name: state[name] for name in ("series", "intervals", "forecast")
+    }
+
+
+def test_an_operator_of_unknown_cost_is_left_alone() -> None:
+    snapshot = seen([900.0] * 10, [1, 1])
+    blind = replace(snapshot.operators[1], busy_s=None, served=None)
+    _, requests = Tide().decide(
+        Tide().initial(), replace(snapshot, operators=(snapshot.operators[0], blind)), np.random.default_rng(0)
+    )
+    assert [request.operator for request in requests] == ["o0"]
+
+
+def test_no_input_needs_one_replica() -> None:
+    """Zero is a measurement: after a while with nothing, nothing is kept."""
+    assert run(Tide(), noisy(900.0, 5) + [[0.0] * 10] * 40)[-1] == [1]
+
+
+def test_a_source_that_does_not_tell_when_is_taken_as_even() -> None:
+    even = seen([400.0] * 10, [1])
+    untold = replace(even, sources=(SourceSnapshot("source", 4_000),))
+    (first,), (second,) = (Tide().decide({}, snapshot, np.random.default_rng(0))[1] for snapshot in (even, untold))
+    assert first.degree == second.degree
+
+
+def test_the_reason_holds_the_numbers() -> None:
+    _, (request,) = Tide().decide({}, seen([1_250.0] * 10, [1], backlog=777), np.random.default_rng(0))
+    assert "777" in request.reason
+    assert f"{request.degree}" in request.reason
+    assert any(character.isdigit() for character in request.reason.split("forecast")[0])
+
+
+def test_the_state_stays_small() -> None:
+    state = Tide().initial()
+    for number, arrivals in enumerate(noisy(400.0, KEPT + 20)):
+        state, _ = Tide().decide(state, seen(arrivals, [5], at=10.0 * number), np.random.default_rng(0))
+    assert len(state["intervals"]) == len(state["levels"]) == KEPT
+    assert len(json.dumps(state)) < 50_000
+
+
+def test_another_interval_than_before_begins_anew() -> None:
+    """Ten parts, then three: what was kept has another length, and must not be played with it."""
+    state = Tide().initial()
+    for seconds in (10, 10, 3, 3, 10, 1, 60, 90):
+        arrivals = [400.0] * seconds
+        snapshot = seen(arrivals, [5], interval_s=float(seconds))
+        state, _ = Tide().decide(state, snapshot, np.random.default_rng(0))
+        assert len(state["shape"]) == state["bins"] == min(seconds, 60)
+        assert {len(interval) for interval in state["intervals"]} <= {min(seconds, 60)}
+    assert BLOCKS > 1
+
+
+def test_a_price_that_is_none_is_refused() -> None:
+    for price in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(OptionError):
+            Tide(late_price=price)
+
+
+def test_a_thousand_operators_are_decided_in_50_ms() -> None:
+    snapshot, state = seen([5_000.0] * 30, [3] * 1_000, slots=10**6), Tide().initial()
+    for _ in range(3):
+        state, _ = Tide().decide(state, snapshot, np.random.default_rng(0))
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        Tide().decide(state, snapshot, np.random.default_rng(0))
+        took.append(time.process_time() - began)
+    assert min(took) < 0.05
+
+
+def test_in_the_simulator_it_keeps_the_target_for_less_than_the_peak() -> None:
+    """A wave of five minutes, three times, from 400 to 3,600/s: nearly always in time, with far fewer than the peak's replicas."""
+    wave = Rate(
+        tuple(float(t) for t in range(900)), tuple(2_000 - 1_600 * math.cos(t * 2 * math.pi / 300) for t in range(900)), 900.0
+    )
+    told = simulate(line(1), trace=wave, policy="tide", interval=15.0, target=0.25, warmup=30.0).summary
+    assert told["violation_ratio"] < 0.05
+    assert told["replicas"]["mean"] < 3_600 * 0.00125
