@@ -265,16 +265,12 @@ def test_operators_are_checked_through_the_guards() -> None:
         chosen("static", None, ["bounds:by_name=b=1-2"], ["a"])
 
 
-@pytest.mark.xfail(strict=True, reason="chosen._guard: its example, cooldown:out=30s, names a parameter that does not exist")
 def test_the_example_in_the_error_can_be_used() -> None:
     with pytest.raises(OptionError) as told:
         chosen("static", None, ["bounds:most"], ["a"])
     chosen("static", None, [str(told.value).split("such as ")[1]], ["a"])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="chosen._guard cuts at every comma: bounds' own example, enrich=2-8,classify=1-4, cannot be given"
-)
 def test_bounds_by_name_can_be_given_for_two_operators() -> None:
     chosen("static", None, ["bounds:by_name=enrich=2-8,classify=1-4"], ["enrich", "classify"])
 
@@ -359,10 +355,6 @@ def test_arrivals_add_up_to_the_records(batches: list[list[tuple[float, int]]], 
     assert len(found) <= max(every) - min(every) + 2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="_by_second adds 1e-9 to seconds since 1970, whose last digit is 2e-7: records of a whole second are lost",
-)
 @pytest.mark.parametrize("created", [
     ((1_700_000_000.0, 30.0),),
     ((1_700_000_000.0, 10.0), (1_700_000_003.0, 10.0), (1_700_000_003.0, 10.0)),

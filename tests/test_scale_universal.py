@@ -1,4 +1,4 @@
-"""What holds for every scaling policy, forecaster and guard, whoever wrote it: found in the registry, and all asked the same."""
+"""What holds for every scaling policy, forecaster and guard, whoever wrote it: all of the registry, asked the same."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def blind(snapshot: Snapshot, value: Any) -> Snapshot:
     return replace(seen, rate=value, backlog=value, latency=None, sources=sources, batches=())
 
 
-NO_VALUES = {"none": None, "nan": math.nan, "infinite": math.inf, "negative": -1.0}
+NO_VALUES: Mapping[str, Any] = {"none": None, "nan": math.nan, "infinite": math.inf, "negative": -1.0}
 
 
 def odd(snapshot: Snapshot) -> dict[str, Snapshot]:
@@ -125,13 +125,6 @@ def odd(snapshot: Snapshot) -> dict[str, Snapshot]:
 
 
 ODD = tuple(odd(Snapshot(0.0, 1.0, Plan({}, 1, {}), (), (), None, None, None)))
-
-UNCLEAN: Mapping[str, tuple[str, ...]] = {
-    "nan": ("tide", "autoscale", "autoscale+", "psps", "queueing", "ds2"),
-    "infinite": ("tide", "autoscale", "autoscale+", "psps", "queueing", "ds2"),
-    "negative": ("queueing",),
-}
-"""Who fails on counts in ``inputs`` that are no counts; see test_what_came_along_an_edge_may_be_absurd."""
 
 
 # Scaling policies
@@ -204,10 +197,7 @@ def test_odd_snapshots_are_survived(policy: Any, mode: str, kind: str) -> None:
 
 @policies
 @pytest.mark.parametrize("value", ["nan", "infinite", "negative"])
-def test_what_came_along_an_edge_may_be_absurd(policy: Any, value: str, request: pytest.FixtureRequest) -> None:
-    if policy.name in UNCLEAN[value]:
-        reason = "snapshot._Measured cleans a snapshot's own fields, not the numbers inside OperatorSnapshot.inputs"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_what_came_along_an_edge_may_be_absurd(policy: Any, value: str) -> None:
     for mode in MODES:
         snapshot = with_inputs(recorded(mode)[5], NO_VALUES[value])
         for before in (0, 12, 20):
@@ -219,10 +209,7 @@ def test_what_came_along_an_edge_may_be_absurd(policy: Any, value: str, request:
 
 @policies
 @pytest.mark.parametrize("value", ["nan", "infinite", "negative"])
-def test_arrivals_by_the_second_may_be_absurd(policy: Any, value: str, request: pytest.FixtureRequest) -> None:
-    if policy.name == "tide":
-        reason = "snapshot._Measured does not clean SourceSnapshot.arrivals: tide raises, or its state is no JSON any more"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_arrivals_by_the_second_may_be_absurd(policy: Any, value: str) -> None:
     for mode in MODES:
         base = recorded(mode)[6]
         wrong = tuple(replace(source, arrivals=(NO_VALUES[value],) * 5) for source in base.sources)
@@ -234,10 +221,7 @@ def test_arrivals_by_the_second_may_be_absurd(policy: Any, value: str, request: 
 
 
 @policies
-def test_an_endless_interval_is_survived(policy: Any, request: pytest.FixtureRequest) -> None:
-    if policy.name in ("tide", "psps"):
-        reason = "interval_s=inf passes `not interval_s > 0`: tide: rows/inf in _arrivals overflows; psps: inf·0 in rounded_up"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_an_endless_interval_is_survived(policy: Any) -> None:
     for before in (0, 12):
         snapshot = replace(recorded("continuous")[before], interval_s=math.inf)
         state, requests = policy.decide(played(policy, recorded("continuous")[:before])[0], snapshot, np.random.default_rng(0))
@@ -245,9 +229,6 @@ def test_an_endless_interval_is_survived(policy: Any, request: pytest.FixtureReq
         through_json(state)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="static and scripted ask for what they were told, beyond limit and slots, in every interval"
-)
 @pytest.mark.parametrize("policy", [
     registry.create("scale", "static", {"degree": 9}), registry.create("scale", "scripted", {"script": "* 0:9"}),
 ], ids=["static", "scripted"])  # fmt: skip

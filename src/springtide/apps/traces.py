@@ -37,6 +37,8 @@ def named(name: str, data: str | Path | None = None) -> Rate:
     """A trace by its name, or the CSV file of that name."""
     kind, _, seed = name.partition(":")
     if kind in GENERATED:
+        if seed and not seed.isdecimal():
+            raise OptionError(f"trace {name!r}: its seed is a whole number of 0 or more, such as {kind}:1")
         return _by_second(GENERATED[kind](np.random.default_rng([int(seed or 0), *kind.encode()])), name)
     if name in STREAMS:
         return _stream(STREAMS[name], name)

@@ -73,7 +73,7 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, dict[str, object]]:
     for name, value in settings_of("--set", pairs).items():
         policy, dot, parameter = name.partition(".")
         if not dot:
-            raise OptionError(f"--set {name}={value}: write POLICY.NAME=VALUE, such as threshold.out=0.8")
+            raise OptionError(f"--set {name}={value}: write POLICY.NAME=VALUE, such as threshold.utilisation=0.8")
         found.setdefault(policy, {})[parameter] = value
     return found
 

@@ -32,11 +32,12 @@ def train(
     with errors():
         from springtide.apps.traces import named
         from springtide.cli import load
-        from springtide.policy.chosen import write_state
+        from springtide.policy.chosen import check_writable, write_state
         from springtide.sim import simulate
 
         rate, what, learned = named(trace, data_dir), load.model_or_topology(topology), None
         settings = settings_of("--set", pairs)
+        check_writable(out)
         told = []
         for number in range(passes):
             outcome = simulate(

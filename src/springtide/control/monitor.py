@@ -12,6 +12,9 @@ from springtide.model.report import BatchReport, TaskReport, latency_of
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.model.topology import Kind, Operator, Topology
 
+LONGEST_S = 3_600
+"""What was created longer before the newest record tells nothing about the arrivals of now."""
+
 
 class Monitor:
     """Gathers reports from the data flow's thread; the control loop takes them out, once per interval."""
@@ -110,12 +113,17 @@ def _by_second(reports: Sequence[BatchReport]) -> tuple[float, ...]:
     spans = [span for report in reports for span in _spans(report.created)]
     if not spans:
         return ()
+    last = max(end for _, end, _ in spans)
+    spans = [span for span in spans if span[0] > last - LONGEST_S]
     first = math.floor(min(begin for begin, _, _ in spans))
-    seconds = [0.0] * (math.ceil(max(end for _, end, _ in spans) + 1e-9) - first)
+    seconds = [0.0] * (math.floor(max(end for _, end, _ in spans)) + 1 - first)
     for begin, end, weight in spans:
-        for second in range(math.floor(begin) - first, math.ceil(max(end, begin + 1e-9)) - first):
+        if math.floor(begin) == math.floor(end):
+            seconds[math.floor(begin) - first] += weight
+            continue
+        for second in range(math.floor(begin) - first, math.floor(end) + 1 - first):
             part = min(end, first + second + 1) - max(begin, first + second)
-            seconds[second] += weight * (part / (end - begin) if end > begin else 1.0)
+            seconds[second] += weight * part / (end - begin)
     return tuple(seconds)
 
 

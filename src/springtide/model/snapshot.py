@@ -11,14 +11,26 @@ from springtide.model.report import Latency
 
 
 class _Measured:
-    """What cannot have been measured (not a number, infinite, negative) becomes None, so that no policy acts on it."""
+    """What cannot have been measured (not a number, infinite, negative) becomes None, so that no policy acts on it.
+
+    A series or a list with such a number in it becomes empty, as if nothing was told.
+    """
 
     def __post_init__(self) -> None:
         for part in fields(self):  # type: ignore[arg-type]  # those that derive from it are dataclasses
             value = getattr(self, part.name)
-            absurd = isinstance(value, int | float) and not (math.isfinite(value) and value >= 0)
-            if absurd and "None" in str(part.type):
+            if "None" in str(part.type) and _absurd(value):
                 object.__setattr__(self, part.name, None)
+            elif isinstance(value, tuple) and any(_absurd(one) for item in value for one in _numbers(item)):
+                object.__setattr__(self, part.name, ())
+
+
+def _absurd(value: object) -> bool:
+    return isinstance(value, int | float) and not (math.isfinite(value) and value >= 0)
+
+
+def _numbers(item: object) -> tuple[object, ...]:
+    return item if isinstance(item, tuple) else (item,)
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,11 @@ class Snapshot(_Measured):
     slots: int | None = None
     trigger_s: float | None = None
     starting_s: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.interval_s < math.inf:
+            object.__setattr__(self, "interval_s", 0.0)  # an interval that was none: nothing was measured in it
 
     @cached_property
     def by_name(self) -> dict[str, OperatorSnapshot]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,7 @@ class Chosen:
 def chosen(
     policy: str, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str]
 ) -> Chosen:  # fmt: skip
-    """Make a policy by its name. A guard is ``name`` or ``name:parameter=value,…``, asked in the order given; parameters
-    are parted by semicolons where a value has a comma.
+    """Make a policy by its name. A guard is ``name`` or ``name:parameter=value,…``, asked in the order given.
 
     >>> chosen("static", {"degree": 4}, ["bounds:most=2"], ["a"]).policy.name
     'static'
@@ -47,7 +47,9 @@ def chosen(
 
 def _guard(text: str) -> Any:
     name, _, rest = text.partition(":")
-    pairs = [part.partition("=") for part in rest.split(";" if ";" in rest else ",") if part.strip()]
+    known = "|".join(re.escape(p.name) for p in registry.parameters(registry.find("guard", name)))
+    parts = re.split(rf",\s*(?=(?:{known})\s*=)", rest)  # a value may have commas of its own
+    pairs = [part.partition("=") for part in parts if part.strip()]
     wrong = [key for key, equals, _ in pairs if not equals]
     if wrong:
         raise OptionError(f"guard {text!r}: {wrong[0]!r} is not parameter=value; write such as cooldown:before_out=30s")
@@ -56,8 +58,21 @@ def _guard(text: str) -> Any:
 
 def write_state(file: Path, policy: str, state: State) -> None:
     """Keep what a policy learned, for ``--set state=FILE``."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(file)
     file.write_text(json.dumps({"policy": policy, "state": state}, allow_nan=False), encoding="utf-8")
+
+
+def check_writable(file: Path) -> None:
+    """Fail in words, before anything was learned, where it could not be kept."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        there = file.exists()
+        with file.open("a", encoding="utf-8"):
+            pass
+        if not there:
+            file.unlink()
+    except OSError as fault:
+        raise OptionError(f"{str(file)!r} cannot be written: {fault.strerror or fault}") from None
 
 
 def read_state(file: str, policy: str) -> State:

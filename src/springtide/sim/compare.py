@@ -14,10 +14,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
-from springtide.errors import OptionError
+from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
 from springtide.model.rate import Rate
 from springtide.model.topology import Topology
+from springtide.policy import chosen as policies_chosen
 from springtide.policy import registry
 from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen
 from springtide.sim.entry import simulate
@@ -54,12 +55,20 @@ def compare(
     ``static`` is given the trace's peak need, if its settings say nothing else.
     """
     names = list(policies or (cls.name for cls in registry.available("scale") if cls.name != "scripted"))
+    for name in settings or {}:
+        if name not in names:
+            raise OptionError(f"settings for {name!r}, which is not compared; {nearest(name, names)}")
     chosen = {name: dict((settings or {}).get(name, {})) for name in names}
-    for name, given in chosen.items():
-        registry.create("scale", name, given)  # a wrong name fails before anything is run
+    topology = what.topology if isinstance(what, Model) else what
+    for name, given in chosen.items():  # what is wrong fails before anything is run
+        policies_chosen.chosen(name, given, (), [operator.name for operator in topology.scalable])
     interval_s, target_s = seconds(interval, "interval"), seconds(target, "target")
     if not math.isfinite(rate.end):
         raise OptionError(f"the rate {rate} has no end; a comparison needs one that ends, such as a trace")
+    if rate.end <= STARTS * interval_s:
+        raise OptionError(
+            f"{rate} ends after {rate.end:g} s, and the first {STARTS} intervals of {interval_s:g} s do not count"
+        )
     common = {
         "trace": rate, "interval": interval_s, "target": target_s, "seed": seed, "starting": starting, "max_slots": max_slots,
         "warmup": STARTS * interval_s, **options,

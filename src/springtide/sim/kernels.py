@@ -237,10 +237,15 @@ def defer(rows: Rows, last: int, now: float, until: float, timeout: float, repli
 
 
 @kernel
-def share_out(rows: Rows, last: int, now: float, timeout: float, replicas: Replicas, active: int) -> None:
-    """Hand what waits to the active replicas anew, each record to the one that is free first: they have one queue."""
+def share_out(
+    rows: Rows, last: int, now: float, begin: float, timeout: float, replicas: Replicas, active: int
+) -> None:  # fmt: skip
+    """Hand what waits to the active replicas anew, each record to the one that is free first: they have one queue.
+
+    None starts before ``begin``: now, or the end of a pause.
+    """
     free = replicas.free
-    free[:] = now
+    free[:] = begin
     for i in range(last):
         if rows.fate[i] == SERVED and rows.start[i] <= now:
             free[rows.target[i]] = max(free[rows.target[i]], rows.depart[i])

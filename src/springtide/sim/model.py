@@ -173,6 +173,10 @@ class Model:
                         f" {nearest(edge.source, known)}"
                     )
             known.add(operator.name)
+        if self.cluster is not None and any(operator.queue == "shared" for operator in self.operators):
+            raise OptionError(
+                f"model {self.name!r}: replicas on nodes have a queue each; leave queue='shared' or the cluster out"
+            )
 
     def readers(self, name: str) -> tuple[tuple[Operator, Edge], ...]:
         return tuple((operator, edge) for operator in self.operators for edge in operator.edges if edge.source == name)

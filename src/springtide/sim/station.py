@@ -52,7 +52,8 @@ class Station:
 
     def __post_init__(self) -> None:
         self.active, self.under_way, self.told, self.seen, self.served = 0, 0, 0.0, 0, 0
-        self._last, self._until = 0, 0.0
+        self._last, self._until, self._paused = 0, 0.0, 0.0
+        self._factors: tuple[float, ...] = ()
         self.replicas = Replicas(np.zeros(0), np.zeros(0, dtype=np.int64), np.ones(0), np.zeros(0, dtype=np.int64))
         self._random = generator(self.seed, f"costs of {self.operator.name}")
         self._speeds = self.operator.phases
@@ -68,7 +69,7 @@ class Station:
             more = degree - len(self.replicas.free)
             free, queue, factor, node = self.replicas
             self.replicas = Replicas(
-                np.append(free, np.zeros(more)), np.append(queue, np.zeros(more, dtype=np.int64)),
+                np.append(free, np.full(more, self._paused)), np.append(queue, np.zeros(more, dtype=np.int64)),
                 np.append(factor, np.ones(more)), np.append(node, np.full(more, -1)),
             )  # fmt: skip
             self.slowed = np.append(self.slowed, np.ones(more))
@@ -80,7 +81,9 @@ class Station:
         self.feedback_s = self.feedback if self._tracked else 0.0
         self._track()
         if self.operator.queue == "shared" and self.under_way:
-            compiled(kernels.share_out)(self.rows, self.under_way, self._until, self.timeout, self.replicas, degree)
+            self._set_factors(self._factors)
+            begin = max(self._until, self._paused)
+            compiled(kernels.share_out)(self.rows, self.under_way, self._until, begin, self.timeout, self.replicas, degree)
 
     def step(self, batches: Sequence[Batch], since: float, until: float) -> tuple[Ints, int]:
         """Take in what was sent by ``until``: the rows that were served by then, and how many those are.
@@ -112,6 +115,7 @@ class Station:
 
     def defer(self, now: float, until: float, drop: bool) -> None:
         """A pause, or a restart, from ``now`` until then."""
+        self._paused = until
         compiled(kernels.defer)(self.rows, self.under_way, now, until, self.timeout, self.replicas, drop)
 
     def queues(self) -> Ints:
@@ -193,6 +197,7 @@ class Station:
         return kept
 
     def _set_factors(self, factors: tuple[float, ...]) -> None:
+        self._factors = factors
         self.replicas.factor[:] = self.slowed
         known = min(len(factors), len(self.slowed))
         self.replicas.factor[:known] *= factors[:known]

@@ -25,8 +25,8 @@ from springtide.policy.scale.demand import demand
 
 Floats = npt.NDArray[np.float64]
 
-QUEUES = 12
-"""Lengths of queue that are told apart at the end of an interval, from none to the longest that the target allows."""
+QUEUES = 24
+"""Classes of queues that are told apart at the end of an interval, from none to the longest that the target allows."""
 LATE = 1e6
 """What a second above the target weighs, in replica-seconds: the target comes first, also where the limit forbids it."""
 
@@ -59,9 +59,13 @@ class Clairvoyant:
     def told(self, future: Sequence[Work], interval_s: float, target_s: float) -> Foreseen:
         """The policy that plays what is best for this future."""
         degrees: dict[str, list[int]] = {}
+        if not target_s > 0:
+            raise OptionError(f"'clairvoyant' cannot keep a target of {target_s:g} s; it is above 0")
+        if interval_s != round(interval_s) or interval_s < 1:
+            raise OptionError(f"'clairvoyant' goes by seconds, and the interval is {interval_s:g} s; make it whole seconds")
+        total = sum(work.cost_s for work in future) or 1.0
         for group in _groups(future):
-            share = sum(work.cost_s for work in group) / sum(work.cost_s for work in future)
-            degrees |= cheapest(group, max(1, round(interval_s)), target_s * share)
+            degrees |= cheapest(group, round(interval_s), target_s * sum(work.cost_s for work in group) / total)
         return Foreseen({name: tuple(each) for name, each in degrees.items()}, interval_s)
 
     def initial(self) -> State:
@@ -105,17 +109,19 @@ def _groups(future: Sequence[Work]) -> list[list[Work]]:
 def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str, list[int]]:
     """The degrees of operators that are alike, for every interval of so many seconds."""
     work, count = group[0], len(group)
-    longest = target_s * max(float(work.arrivals.max()), 1 / work.cost_s)  # a queue that is just bearable
-    queues = np.linspace(0.0, longest, QUEUES)
-    costs = np.where(queues == 0.0, 0.0, np.inf)  # of the cheapest way to each queue
+    if work.cost_s <= 0 or not len(work.arrivals):
+        return {one.name: [1] * max(1, math.ceil(len(work.arrivals) / interval)) for one in group}
+    longest = 2 * target_s * max(float(work.arrivals.max()), 1 / work.cost_s)  # more is not bearable
+    queues = np.zeros(QUEUES)  # of each class of queues the one that the cheapest way leads to
+    costs = np.where(np.arange(QUEUES) == 0, 0.0, np.inf)  # of that way
     choices: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
     for start in range(0, len(work.arrivals), interval):
         seconds = work.arrivals[start : start + interval]
         replicas = _candidates(work, seconds, count, target_s)
         late, left = _played(work, seconds, replicas // count, _waits(work, seconds, replicas, count), queues, target_s, count)
         spent = costs[None, :] + (replicas * len(seconds))[:, None] + LATE * late
-        after = np.minimum(np.ceil(left / queues[1] - 1e-9), QUEUES - 1).astype(np.int64)
-        costs = np.full(QUEUES, np.inf)
+        after = np.minimum(left / longest * (QUEUES - 1), QUEUES - 1).astype(np.int64)
+        costs, queues = np.full(QUEUES, np.inf), np.zeros(QUEUES)
         came = np.zeros(QUEUES, dtype=np.int64)
         chosen = np.full(QUEUES, replicas[-1])
         for flat in np.argsort(spent, axis=None)[::-1]:  # the cheapest comes last, and stays
@@ -123,6 +129,7 @@ def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str,
             end = after[option, queue]
             if spent[option, queue] < np.inf:
                 costs[end], came[end], chosen[end] = spent[option, queue], queue, replicas[option]
+                queues[end] = left[option, queue]
         choices.append((came, chosen))
     totals = []
     queue = int(np.argmin(costs))
@@ -136,7 +143,8 @@ def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str,
 def _candidates(work: Work, seconds: Floats, count: int, target_s: float) -> npt.NDArray[np.int64]:
     """Replicas of all operators together that may be worth it: from just too few to surely enough."""
     least = math.ceil(demand(seconds, 2 * target_s) * work.cost_s)  # the mean wait of a burst is half its longest
-    enough = math.ceil(demand(seconds, 0.0) * work.cost_s) + 3
+    load = demand(seconds, 0.0) * work.cost_s
+    enough = math.ceil(load + 2 * math.sqrt(load)) + 3  # beyond, next to nobody waits
     low, high = max(1, min(least, work.limit)), max(1, min(enough, work.limit))
     return np.arange(low * count, high * count + 1)
 

@@ -15,7 +15,7 @@ from springtide.model.duration import seconds
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State
+from springtide.policy.scale import State, changes
 
 ALL = "*"
 """The name that stands for every operator without a line of its own."""
@@ -86,15 +86,14 @@ class Scripted:
         return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
-        requests = []
+        wanted = {}
         for operator in snapshot.operators:
             step = self._step(operator.name, snapshot.at)
-            if step is not None and step[1] != operator.degree:
-                since, wanted = step
-                says = f"at {snapshot.at:g} s the script says {wanted} since {since:g} s"
-                reason = f"{says}, it has {operator.degree}"
-                requests.append(Request(operator.name, wanted, reason))
-        return state, tuple(requests)
+            if step is not None:
+                since, degree = step
+                says = f"at {snapshot.at:g} s the script says {degree} since {since:g} s"
+                wanted[operator.name] = degree, f"{says}, it has {operator.degree}"
+        return state, changes(snapshot, wanted)
 
 
 def _steps(operator: str, words: Sequence[str], repeat: float) -> Steps:

@@ -13,7 +13,7 @@ from springtide.errors import OptionError, nearest
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State
+from springtide.policy.scale import State, changes
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,8 @@ class Static:
         return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
-        requests = (
-            Request(o.name, self.wanted(o.name), f"the degree is set to {self.wanted(o.name)}, it has {o.degree}")
+        wanted = {
+            o.name: (self.wanted(o.name), f"the degree is set to {self.wanted(o.name)}, it has {o.degree}")
             for o in snapshot.operators
-            if o.degree != self.wanted(o.name)
-        )
-        return state, tuple(requests)
+        }
+        return state, changes(snapshot, wanted)

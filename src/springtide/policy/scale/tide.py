@@ -32,6 +32,7 @@ from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 from springtide.policy.scale.demand import demand
 from springtide.policy.scale.measured import carried, shares
+from springtide.policy.scale.queueing import shared_out
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,7 +49,7 @@ LEVEL = 0.5
 """How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
 DOUBTS = (0.9, 1.0, 1.1, 1.2)
 """What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
-ROOM = 0.5
+ROOM = 0.52
 """The part of the target that is planned with: what was measured is a mean, and the model is none."""
 USUAL = 30.0
 """Intervals over which the usual number of replicas is averaged, half of it by the last so many."""
@@ -72,7 +73,7 @@ class Tide:
     summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
-        20.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
+        16.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
     )
 
     def __post_init__(self) -> None:
@@ -95,10 +96,11 @@ class Tide:
         graph = _graph(snapshot, theta, {name: cost for name, (cost, _) in costs.items()})
         if not graph.names:
             return past, ()
-        usual = _usual(known, float(np.maximum(1, np.ceil(demand(seconds, target_s) * graph.work_s)).sum()))
+        usual = _usual(known, float(np.maximum(1, np.ceil(_demanded(seconds, target_s) * graph.work_s)).sum()))
         best = self._cheapest(snapshot, graph, past, usual, target_s)
+        came = _demanded(seconds, target_s)
         reason = (
-            f"demand {past['forecast']:,.0f}/s forecast after {demand(seconds, target_s):,.0f}, backlog {graph.backlog:,.0f},"
+            f"demand {past['forecast']:,.0f}/s forecast after {came:,.0f}, backlog {graph.backlog:,.0f},"
             f" {best.late_s:.1f} s likely late"
         )
         wanted = {
@@ -173,6 +175,18 @@ def _resampled(values: Floats, bins: int) -> Floats:
     return means
 
 
+def _blocks(seconds: Floats) -> list[Floats]:
+    """Blocks of the same length, the last of which ends with the interval."""
+    length = math.ceil(len(seconds) / BLOCKS)
+    first = len(seconds) % length
+    return [seconds[begin : begin + length] for begin in range(first, len(seconds), length)]
+
+
+def _demanded(seconds: Floats, target_s: float) -> float:
+    """What arrivals ask for. In a short time even a full queue need not be late, so it is no less than the mean rate."""
+    return max(demand(seconds, target_s), float(seconds.mean()))
+
+
 def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     """The series with this interval's blocks, the interval itself relative to its forecast, and the next forecast."""
     series, forecast = state.get("series", ENSEMBLE.initial()), state.get("forecast", 0.0)
@@ -182,11 +196,11 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
         levels.append(math.log(forecast))
     elif forecast > 0:  # the interval has another length than before
         intervals, levels = [], []
-    blocks = [block for block in np.array_split(seconds, min(BLOCKS, len(seconds))) if len(block)]
+    blocks = _blocks(seconds)
     for block in blocks:
-        series = ENSEMBLE.update(series, demand(block, target_s))
+        series = ENSEMBLE.update(series, _demanded(block, target_s))
     ahead = [ENSEMBLE.ahead(series, step) or 0.0 for step in range(1, 2 * len(blocks) + 1)]
-    peak = demand(seconds, target_s)
+    peak = max(_demanded(block, target_s) for block in blocks)
     return {
         **state, "series": series, "bins": len(seconds), "intervals": intervals[-KEPT:], "levels": levels[-KEPT:],
         "forecast": max(ahead[: len(blocks)]), "after": max(ahead[len(blocks) :]),
@@ -243,8 +257,12 @@ def _candidates(graph: _Graph, forecast: float, slots: int | None) -> npt.NDArra
         steps = np.unique(np.geomspace(least, most, WIDEST).round().astype(np.int64))
     loads = steps[:, None] / heaviest
     degrees = np.clip(np.ceil(loads * graph.work_s - 1e-9), 1, graph.limits).astype(np.int64)
-    fitting = degrees.sum(axis=1) <= (slots or 10**9)
-    return degrees[fitting] if fitting.any() else degrees[:1]
+    fitting: npt.NDArray[np.int64] = degrees[degrees.sum(axis=1) <= (slots or 10**9)]
+    if len(fitting):
+        return fitting
+    work = (forecast * graph.work_s).tolist()  # too much for the slots: they are dealt out in proportion
+    ones, limits = [1] * len(work), graph.limits.tolist()
+    return np.array([shared_out(work, ones, limits, max(0, (slots or 0) - len(work)))], dtype=np.int64)
 
 
 def _record_by_record(
