@@ -74,9 +74,9 @@ def test_static_gets_the_peak_need_unless_it_is_told_otherwise(document: Any) ->
 def test_processes_change_nothing() -> None:
     done: list[tuple[str, int, int]] = []
     names = ["threshold", "ds2"]
-    alone = compare(lines.line1(), WAVE, policies=names, interval=20.0, processes=1, seed=3)
+    alone = compare(lines.line(1), WAVE, policies=names, interval=20.0, processes=1, seed=3)
     together = compare(
-        lines.line1(), WAVE, policies=names, interval=20.0, processes=3, seed=3, progress=lambda *told: done.append(told)
+        lines.line(1), WAVE, policies=names, interval=20.0, processes=3, seed=3, progress=lambda *told: done.append(told)
     )
     assert alone.document == together.document
     assert alone.replicas == together.replicas
@@ -85,9 +85,9 @@ def test_processes_change_nothing() -> None:
 
 
 def test_a_row_is_what_simulate_gives() -> None:
-    made = compare(lines.line1(), WAVE, policies=["threshold"], interval=20.0, processes=1, seed=3, starting=4.0)
+    made = compare(lines.line(1), WAVE, policies=["threshold"], interval=20.0, processes=1, seed=3, starting=4.0)
     alone = simulate(
-        lines.line1(), trace=WAVE, policy="threshold", interval=20.0, target=0.25, seed=3, warmup=40.0, starting=4.0
+        lines.line(1), trace=WAVE, policy="threshold", interval=20.0, target=0.25, seed=3, warmup=40.0, starting=4.0
     )
     row = made.document["rows"][1]
     assert {name: row[name] for name in METRICS} == {name: alone.summary[name] for name in METRICS}
@@ -103,25 +103,25 @@ def test_a_row_is_what_simulate_gives() -> None:
 def test_wrong_use_fails_before_anything_is_run(wrong: dict[str, Any], said: str) -> None:
     done: list[str] = []
     with pytest.raises(OptionError, match=said):
-        compare(lines.line1(), WAVE, processes=1, progress=lambda name, *_: done.append(name), **wrong)
+        compare(lines.line(1), WAVE, processes=1, progress=lambda name, *_: done.append(name), **wrong)
     assert done == []
 
 
 def test_a_rate_without_end_is_refused() -> None:
     with pytest.raises(OptionError, match="no end"):
-        compare(lines.line1(), Rate((0.0,), (10.0,)), policies=["static"], processes=1)
+        compare(lines.line(1), Rate((0.0,), (10.0,)), policies=["static"], processes=1)
 
 
 def test_settings_for_a_policy_that_is_not_compared_are_refused() -> None:
     with pytest.raises(OptionError):
         compare(
-            lines.line1(), WAVE, policies=["threshold"], settings={"treshold": {"utilisation": 0.5}}, interval=20.0, processes=1
+            lines.line(1), WAVE, policies=["threshold"], settings={"treshold": {"utilisation": 0.5}}, interval=20.0, processes=1
         )
 
 
 def test_every_policy_but_the_scripted_is_compared() -> None:
     calm = Rate((0.0,), (900.0,), 40.0)
-    made = compare(lines.line1(), calm, interval=10.0, processes=1)
+    made = compare(lines.line(1), calm, interval=10.0, processes=1)
     names = [row["policy"] for row in made.document["rows"]]
     assert sorted(names) == sorted(cls.name for cls in registry.available("scale") if cls.name != "scripted")
 

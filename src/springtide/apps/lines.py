@@ -27,11 +27,3 @@ def line(length: int, cost_s: float = 0.00125, rate: Rate | float = 1_000.0, eve
             for before, name in zip(["source", *names], names, strict=False)
         ),
     )
-
-
-def line4() -> Model:
-    return line(4)
-
-
-def line1() -> Model:
-    return line(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,24 +12,28 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from springtide.errors import OptionError, SpringtideError, nearest
+from springtide.model.duration import seconds
 from springtide.model.topology import Topology
 
 if TYPE_CHECKING:
     from springtide.sim.model import Model
 
 BUILT_IN = {"tweets": "springtide.apps.tweets:topology"}
-MODELS = ("line4", "line1")
-"""Of the simulator alone, in ``springtide.apps.lines``."""
+LINE = re.compile(r"line(\d+)(?::([^:]+))?(?::(even))?")
+"""Operators in a line, in numbers, for the simulator alone: how many, a record's cost, and whether nothing is by chance."""
 
 
 def model_or_topology(name: str) -> Model | Topology:
-    """What can be simulated: a topology, or one of the models in numbers."""
-    if name not in MODELS:
+    """What can be simulated: a topology, or operators in a line: ``line4``, ``line4:12.5ms``, ``line1:70ms:even``."""
+    found = LINE.fullmatch(name)
+    if found is None:
         return topology(name)
-    from springtide.apps import lines
+    from springtide.apps.lines import line
 
-    made: Model = getattr(lines, name)()
-    return made
+    length, cost, even = found.groups()
+    if not 1 <= int(length) <= 26:
+        raise OptionError(f"{name!r}: a line has 1 to 26 operators")
+    return line(int(length), **({} if cost is None else {"cost_s": seconds(cost, "cost")}), even=even is not None)
 
 
 def topology(name: str) -> Topology:
@@ -40,7 +45,7 @@ def topology(name: str) -> Topology:
         return _pick(_from_file(Path(place)), attribute, name)
     if attribute:
         return _pick(_from_module(place), attribute, name)
-    if name in MODELS:
+    if LINE.fullmatch(name):
         raise OptionError(
             f"{name!r} is a model in numbers, for `springtide simulate` and `springtide compare`; it has no functions"
         )
