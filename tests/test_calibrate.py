@@ -68,7 +68,8 @@ def test_a_calibrated_simulation_is_like_the_run(run: Path, tmp_path: Path) -> N
     enrich = document["operators"]["enrich"]
     assert sorted(set(enrich["hashes"])) == [3, 5, 7]
     assert np.mean(enrich["seconds"]) == pytest.approx(0.0046, rel=0.1)
-    words = ("simulate", "tweets", "--mode", "micro-batch", "--duration", "30s", "--max-slots", 4, "--set", "degree=3",
+    words = ("simulate", "tweets", "--mode", "micro-batch", "--policy", "static", "--duration", "30s",
+             "--max-slots", 4, "--set", "degree=3",
              "--trace", constant_rate(tmp_path), "--json", "--costs")  # fmt: skip
     again = json.loads(springtide(*words, tmp_path / "fitted.json").stdout)
     before = [report.duration_s for report in RunFolder.open(run).batches()]
@@ -109,6 +110,8 @@ def test_what_is_no_run_or_too_short_is_refused(run: Path, tmp_path: Path) -> No
 def test_constants_that_make_no_sense_are_refused(constants: Any, costs: Path, tmp_path: Path) -> None:
     file = tmp_path / "costs.json"
     file.write_text(json.dumps({**json.loads(costs.read_text()), "constants": constants}))
-    result = springtide("simulate", "tweets", "--mode", "micro-batch", "--duration", "1s", "--costs", file)
+    result = springtide(
+        "simulate", "tweets", "--mode", "micro-batch", "--policy", "static", "--duration", "1s", "--costs", file
+    )
     assert result.exit_code == 2, result.output
     assert "constants" in result.stderr

@@ -67,7 +67,9 @@ def springtide(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_file_runs_and_prints_exactly_one_document(tmp_path: Path) -> None:
     """With a module beside it, records of nested classes, a failing record, and everything that contracts.md asks for."""
     write_job(tmp_path)
-    done = springtide(tmp_path, "run", "job.py", "--json", "--set", "degree=2", "--max-slots", "3", "--target", "5s")
+    done = springtide(
+        tmp_path, "run", "job.py", "--json", "--policy", "static", "--set", "degree=2", "--max-slots", "3", "--target", "5s"
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout, parse_constant=pytest.fail)
     latency, operators = document["latency_ms"], document["operators"]
@@ -204,6 +206,8 @@ def flawed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+STATIC = ("tweets", "--policy", "static")
+
 WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown topology": (("tweats",), ("no topology 'tweats': did you mean 'tweets'?", "job.py, or module:attribute")),
     "missing file": (("gone.py",), ("there is no file 'gone.py'",)),
@@ -224,9 +228,18 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "unknown grouping": (("tweets", "--grouping", "hsh"), ("no group policy is named 'hsh'; did you mean 'hash'?",)),
     "a parameter without value": (("tweets", "--set", "degree"), ("--set 'degree': write name=value",)),
-    "unknown parameter": (("tweets", "--set", "degre=2"), ("has no parameter 'degre'; did you mean 'degree'",)),
-    "unfit parameter": (("tweets", "--set", "degree=many"), ("degree='many' is not allowed", "int in replicas, at least 1")),
-    "unknown operator": (("tweets", "--set", "degrees=enrch=4"), ("'enrch', which is no operator; did you mean 'enrich'?",)),
+    "unknown parameter": (
+        ("tweets", "--policy", "static", "--set", "degre=2"),
+        ("has no parameter 'degre'; did you mean 'degree'",),
+    ),
+    "unfit parameter": (
+        ("tweets", "--policy", "static", "--set", "degree=many"),
+        ("degree='many' is not allowed", "int in replicas, at least 1"),
+    ),
+    "unknown operator": (
+        ("tweets", "--policy", "static", "--set", "degrees=enrch=4"),
+        ("'enrch', which is no operator; did you mean 'enrich'?",),
+    ),
     "a setting without value": (("tweets", "--conf", "spark.x"), ("--conf 'spark.x': write name=value",)),
     "a target below the floor": (
         ("tweets", "--target", "1ms"),

@@ -225,7 +225,7 @@ KEYS = [
 def simulated(folder: Path, *words: str) -> Any:
     trace = folder / "trace.csv"
     trace.write_text("time,value\n0,50\n10,100\n20,20\n")
-    common = ("--trace", str(trace), "--costs", str(written(folder, TWEETS)), "--grouping", "round-robin")
+    common = ("--trace", str(trace), "--costs", str(written(folder, TWEETS)), "--grouping", "round-robin", "--policy", "static")
     return CliRunner().invoke(cli, ["simulate", "tweets", *common, *words])
 
 

@@ -92,7 +92,7 @@ class Counted:
 
 
 def run(topology: st.Topology, spark: Any, tmp_path: Path, **options: Any) -> st.Result:
-    return st.run(topology, **{"spark": spark, "runs": tmp_path / "runs", "max_slots": 4, **options})
+    return st.run(topology, **{"spark": spark, "runs": tmp_path / "runs", "max_slots": 4, "policy": "static", **options})
 
 
 def lines(result: st.Result) -> list[dict[str, Any]]:
@@ -647,7 +647,7 @@ def unwilling(frame: Any, batch: int) -> None:
 def test_a_run_whose_last_batch_failed_is_no_success(spark: Any, tmp_path: Path) -> None:
     topology = numbers(100).to(st.sink.foreach(unwilling)).named("unwilling")
     with pytest.raises(RunError, match="no space left"):
-        run(topology, spark, tmp_path, duration=4)
+        run(topology, spark, tmp_path, duration=10)
 
 
 def test_a_function_that_cannot_reach_the_workers_is_refused_with_its_operator(tmp_path: Path) -> None:
