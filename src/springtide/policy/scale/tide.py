@@ -121,7 +121,8 @@ class Tide:
         parts, left = _late(coming * length, held * length, graph.backlog, latency / length, ROOM * target_s / length)
         price = self.late_price * usual
         late = parts @ weights * length
-        clearing = 2 * np.sqrt(price * snapshot.interval_s * left * float(graph.work_s.sum())) @ weights
+        most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
+        clearing = _clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
         cost = degrees.sum(axis=1) * snapshot.interval_s + price * late + clearing
         best = int(np.argmin(cost))
         return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
@@ -296,6 +297,16 @@ def _in_batches(
     return capacity, np.zeros(len(slots))
 
 
+def _clearing(work: Floats, price: float, interval_s: float, most: float) -> Floats:
+    """What it will cost to work off a queue of so many replica-seconds, with at most so many replicas more.
+
+    With N more it takes work/N seconds, which are late, and they are kept for an interval: N·interval + price·work/N, least at
+    N = √(price·work/interval). If that is more than there can be, it takes longer than an interval, with all of them.
+    """
+    best = np.sqrt(price * work / interval_s)
+    return np.where(best <= most, 2 * best * interval_s, work * (1 + price / most))
+
+
 def _held(graph: _Graph, snapshot: Snapshot, capacity: Floats, starting: int, parts: int) -> Floats:
     """[candidates, parts] The capacity over time: new replicas are there only after ``starting`` parts."""
     held = np.repeat(capacity[:, None], parts, axis=1)
@@ -309,8 +320,7 @@ def _held(graph: _Graph, snapshot: Snapshot, capacity: Floats, starting: int, pa
 def _late(coming: Floats, capacity: Floats, backlog: float, latency: Floats, target: float) -> tuple[Floats, Floats]:
     """[candidates, scenarios] How many parts are late: the queue's wait and the latency without it exceed the target.
 
-    And the queue that is left at the end. To work q records off in the next interval with N replicas more costs N·interval, and
-    they are late for q·work/N; the best N makes both together 2·√(price·interval·q·work).
+    And the queue that is left at the end.
     """
     queue = np.full((len(capacity), len(coming)), backlog)
     late = np.zeros(queue.shape)
