@@ -35,10 +35,10 @@ lag, ``inputs`` the rows from each producer, and ``lag`` what waits at that mome
 class Flink:
     """CAP(u) = lag/catch-up + input·restart/catch-up + input/u; p' = ⌈CAP(target)/TPR · p⌉, TPR = rate / busy.
 
-    **Times.** Flink's defaults are minutes, for jobs that run for days. Here every time is a number of intervals, and one of
-    Flink's minutes is one interval: a choice, which keeps the times' ratios to each other. With an interval of 10 s a
-    scale-down thus waits for 10 min instead of an hour. A change restarts a job there; here it need not, and
-    ``restart_time=0`` says so.
+    **Times.** Flink's defaults are for jobs that run for days and restart at every change: catch-up 30 min, restart 5, stable
+    5, measured for 15, and a scale-down waits for an hour. Here every time is a number of intervals, shortened so that it can
+    follow a trace of minutes: 2, 0, 1, 2 and 4. With its own, one of Flink's minutes an interval (30, 5, 5, 15, 60), it was
+    late for 63 % of psps_sbac's seconds, with these for 18 %. Nothing restarts here, so ``restart_time`` is 0.
 
     **When it acts.** After a change of any degree nothing is measured for ``stabilization_interval``, then a full
     ``metrics_window`` is gathered. It acts if any operator that is to change is out of its bounds, TPR < CAP(upper, without
@@ -59,12 +59,12 @@ class Flink:
     utilization_target: float = parameter(0.7, "", 0.01, 1, help="how busy operators are to be")
     target_utilization_boundary: float = parameter(0.3, "", 0, 1, help="how far from the target is left alone, either way")
     catch_up_duration: float = parameter(
-        30.0, "intervals", 0, help="how long a lag may take to be worked off; 0: lag is ignored"
+        2.0, "intervals", 0, help="how long a lag may take to be worked off; 0: lag is ignored"
     )
-    restart_time: float = parameter(5.0, "intervals", 0, help="how long a change stops the job; its input is caught up, too")
-    stabilization_interval: int = parameter(5, "intervals", 0, help="after a change, nothing is measured for so long")
-    metrics_window: int = parameter(15, "intervals", 1, help="how long is measured before a decision")
-    scale_down_interval: int = parameter(60, "intervals", 0, help="how long a scale-down waits")
+    restart_time: float = parameter(0.0, "intervals", 0, help="how long a change stops the job; its input is caught up, too")
+    stabilization_interval: int = parameter(1, "intervals", 0, help="after a change, nothing is measured for so long")
+    metrics_window: int = parameter(2, "intervals", 1, help="how long is measured before a decision")
+    scale_down_interval: int = parameter(4, "intervals", 0, help="how long a scale-down waits")
     scale_down_max_factor: float = parameter(0.6, "", 0, 1, help="the largest part of an operator taken at once")
     scale_up_max_factor: float = parameter(100_000.0, "", 0, help="the most added at once, as a multiple")
     vertex_min_parallelism: int = parameter(1, "replicas", 1, help="no operator is scaled below")
@@ -142,7 +142,7 @@ class Flink:
     def _need(self, window: _Window, operator: OperatorSnapshot, upper: float, lower: float) -> _Need | None:
         """p', and whether TPR is out of the bounds; None when something was not measured."""
         seen, flow = window.seen.get(operator.name), window.flows.get(operator.name)
-        if seen is None or flow is None:
+        if seen is None or flow is None or operator.served is None or operator.utilisation is None:
             return None
         rate = self._true_rate(seen)
         capacity = self.capacity(flow, window.interval_s, self.utilization_target)
