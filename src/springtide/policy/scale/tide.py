@@ -30,9 +30,9 @@ from springtide.model.snapshot import Snapshot
 from springtide.policy.forecast.ensemble import Ensemble
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
+from springtide.policy.scale import tide_replay as replay
 from springtide.policy.scale.demand import demand
 from springtide.policy.scale.measured import carried, shares
-from springtide.policy.scale.queueing import shared_out
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,16 +49,10 @@ LEVEL = 0.5
 """How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
 DOUBTS = (0.9, 1.0, 1.1, 1.2)
 """What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
-ROOM = 0.52
-"""The part of the target that is planned with: what was measured is a mean, and the model is none."""
 USUAL = 30.0
 """Intervals over which the usual number of replicas is averaged, half of it by the last so many."""
-WIDEST = 48
-"""Numbers of replicas that are tried."""
 MEMORY = 0.5
 """What the intervals before weigh in a record's cost, beside this one."""
-BATCH_LATENCY = 1.5
-"""In micro-batches a record waits for half a batch on average, and then for its own."""
 DEFAULT_TARGET_S = 1.0
 """Where the user names no target."""
 
@@ -109,34 +103,24 @@ class Tide:
         }
         return {**past, "usual": usual}, changes(snapshot, wanted)
 
-    def _cheapest(self, snapshot: Snapshot, graph: _Graph, past: State, usual: float, target_s: float) -> _Choice:
+    def _cheapest(self, snapshot: Snapshot, graph: replay.Graph, past: State, usual: float, target_s: float) -> _Choice:
         """Play what may come against all numbers of replicas that may be worth it."""
         forecast, after = past["forecast"], past["after"]
         coming, weights = _scenarios(past, forecast, after, snapshot.interval_s, snapshot.starting_s or 0.0)
-        degrees = _candidates(graph, forecast, snapshot.slots)
-        model = _in_batches if snapshot.batches else _record_by_record
+        degrees = replay.candidates(graph, forecast, snapshot.slots)
+        model = replay.in_batches if snapshot.batches else replay.record_by_record
         capacity, latency = model(snapshot, graph, degrees, forecast, target_s)
         length = snapshot.interval_s / past["bins"]
-        held = _held(graph, snapshot, capacity, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
-        parts, left = _late(coming * length, held * length, graph.backlog, latency / length, ROOM * target_s / length)
+        held = replay.held(graph, capacity, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
+        allowed = (replay.ROOM * target_s - latency) / length
+        parts, left = replay.late(coming * length, held * length, graph.backlog, allowed)
         price = self.late_price * usual
         late = parts @ weights * length
         most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
-        clearing = _clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
+        clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
         cost = degrees.sum(axis=1) * snapshot.interval_s + price * late + clearing
         best = int(np.argmin(cost))
         return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
-
-
-class _Graph(NamedTuple):
-    """The operators of which enough is known."""
-
-    names: list[str]
-    work_s: Floats  # seconds of work at each operator for a record of the sources
-    cost_s: Floats  # and for a record of its own
-    limits: npt.NDArray[np.int64]
-    degrees: npt.NDArray[np.int64]  # that they have
-    backlog: float  # what waits anywhere, in records of the sources
 
 
 class _Choice(NamedTuple):
@@ -209,14 +193,14 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _graph(snapshot: Snapshot, theta: Mapping[str, Mapping[str, float]], costs: Mapping[str, float]) -> _Graph:
+def _graph(snapshot: Snapshot, theta: Mapping[str, Mapping[str, float]], costs: Mapping[str, float]) -> replay.Graph:
     rows = {source.name: float(source.rows or 0) for source in snapshot.sources}
     total = sum(rows.values())
     mix = {name: amount / total if total else 1 / len(rows) for name, amount in rows.items()}
     reach = carried(snapshot, theta, mix)
     known = [operator for operator in snapshot.operators if operator.name in reach and operator.name in costs]
     waiting = sum((o.backlog or 0) / reach[o.name] for o in known if reach[o.name] > 0)
-    return _Graph(
+    return replay.Graph(
         [o.name for o in known],
         np.array([reach[o.name] * costs[o.name] for o in known]),
         np.array([costs[o.name] for o in known]),
@@ -246,88 +230,3 @@ def _scenarios(past: State, forecast: float, after: float, interval_s: float, st
     more = round(starting_s / interval_s * len(shape))
     lines = np.concatenate([lines * forecast, lines[:, :more] * after], axis=1)
     return lines, weights / weights.sum()
-
-
-def _candidates(graph: _Graph, forecast: float, slots: int | None) -> npt.NDArray[np.int64]:
-    """[candidates, operators] Degrees that may be worth it: so many replicas for the most work, the others in proportion."""
-    heaviest = float(graph.work_s.max())
-    least, most = max(1, int(0.5 * forecast * heaviest)), max(2, math.ceil(8 * (forecast + graph.backlog) * heaviest) + 1)
-    most = max(least, min(most, int(graph.limits.max())))
-    steps = np.arange(least, most + 1)
-    if len(steps) > WIDEST:
-        steps = np.unique(np.geomspace(least, most, WIDEST).round().astype(np.int64))
-    loads = steps[:, None] / heaviest
-    degrees = np.clip(np.ceil(loads * graph.work_s - 1e-9), 1, graph.limits).astype(np.int64)
-    fitting: npt.NDArray[np.int64] = degrees[degrees.sum(axis=1) <= (slots or 10**9)]
-    if len(fitting):
-        return fitting
-    work = (forecast * graph.work_s).tolist()  # too much for the slots: they are dealt out in proportion
-    ones, limits = [1] * len(work), graph.limits.tolist()
-    return np.array([shared_out(work, ones, limits, max(0, (slots or 0) - len(work)))], dtype=np.int64)
-
-
-def _record_by_record(
-    snapshot: Snapshot, graph: _Graph, degrees: npt.NDArray[np.int64], rate: float, target_s: float
-) -> tuple[Floats, Floats]:
-    """By candidate, the sources' records/s that it can do, and a record's latency with no queue but chance's: M/M/k.
-
-    Sakasegawa (1977): the wait is about cost·ρ^(√(2(k+1)) - 1)/(k·(1 - ρ)). A queue that is all but full grows no faster than
-    chance lets it, by √(4λt/π) records in t seconds.
-    """
-    work = np.maximum(graph.work_s, 1e-12)
-    load = np.minimum(rate * work / degrees, 0.999)
-    stationary = graph.cost_s * load ** (np.sqrt(2 * (degrees + 1)) - 1) / (degrees * (1 - load))
-    arriving = rate * work / graph.cost_s
-    chance = np.sqrt(4 * arriving * snapshot.interval_s / math.pi) * graph.cost_s / degrees
-    reach = graph.work_s / graph.cost_s
-    return (degrees / work).min(axis=1), (reach * (graph.cost_s + np.minimum(stationary, chance))).sum(axis=1)
-
-
-def _in_batches(
-    snapshot: Snapshot, graph: _Graph, degrees: npt.NDArray[np.int64], rate: float, target_s: float
-) -> tuple[Floats, Floats]:
-    """The same in micro-batches, whose stages share all slots: a batch of period P takes P = fixed + work/slots, and a record
-    one and a half of them. What the fixed part leaves of the longest period that keeps the target is there for work."""
-    slots = degrees.sum(axis=1)
-    busy = sum(operator.busy_s or 0.0 for operator in snapshot.operators)
-    spent = sum(seconds for _, seconds in snapshot.batches)
-    fixed = max(0.0, spent - busy / max(1, snapshot.plan.slots)) / len(snapshot.batches)
-    usable = max(0.1, 1 - BATCH_LATENCY * fixed / (ROOM * target_s))
-    capacity = slots * usable / max(float(graph.work_s.sum()), 1e-12)
-    return capacity, np.zeros(len(slots))
-
-
-def _clearing(work: Floats, price: float, interval_s: float, most: float) -> Floats:
-    """What it will cost to work off a queue of so many replica-seconds, with at most so many replicas more.
-
-    With N more it takes work/N seconds, which are late, and they are kept for an interval: N·interval + price·work/N, least at
-    N = √(price·work/interval). If that is more than there can be, it takes longer than an interval, with all of them.
-    """
-    best = np.sqrt(price * work / interval_s)
-    return np.where(best <= most, 2 * best * interval_s, work * (1 + price / most))
-
-
-def _held(graph: _Graph, snapshot: Snapshot, capacity: Floats, starting: int, parts: int) -> Floats:
-    """[candidates, parts] The capacity over time: new replicas are there only after ``starting`` parts."""
-    held = np.repeat(capacity[:, None], parts, axis=1)
-    if starting:
-        work = np.maximum(graph.work_s, 1e-12)
-        now = float((graph.degrees / work).min())
-        held[:, :starting] = np.minimum(held[:, :starting], max(now, 1e-9))
-    return held
-
-
-def _late(coming: Floats, capacity: Floats, backlog: float, latency: Floats, target: float) -> tuple[Floats, Floats]:
-    """[candidates, scenarios] How many parts are late: the queue's wait and the latency without it exceed the target.
-
-    And the queue that is left at the end.
-    """
-    queue = np.full((len(capacity), len(coming)), backlog)
-    late = np.zeros(queue.shape)
-    allowed = (target - latency)[:, None]
-    for part in range(coming.shape[1]):
-        able = capacity[:, part, None]
-        after = np.maximum(0.0, queue + coming[None, :, part] - able)
-        late += (queue + after) / 2 > allowed * able
-        queue = after
-    return late, np.where(queue / capacity[:, -1, None] > np.maximum(allowed, 0.0), queue, 0.0)

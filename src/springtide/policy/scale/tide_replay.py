@@ -1,0 +1,117 @@
+"""What so many replicas would make of what may come: tide's model of operators, played part by part of an interval."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.snapshot import Snapshot
+from springtide.policy.scale.queueing import shared_out
+
+Floats = npt.NDArray[np.float64]
+
+ROOM = 0.52
+"""The part of the target that is planned with: what was measured is a mean, and the model is none."""
+WIDEST = 48
+"""Numbers of replicas that are tried."""
+BATCH_LATENCY = 1.5
+"""In micro-batches a record waits for half a batch on average, and then for its own."""
+
+
+class Graph(NamedTuple):
+    """The operators of which enough is known."""
+
+    names: list[str]
+    work_s: Floats  # seconds of work at each operator for a record of the sources
+    cost_s: Floats  # and for a record of its own
+    limits: npt.NDArray[np.int64]
+    degrees: npt.NDArray[np.int64]  # that they have
+    backlog: float  # what waits anywhere, in records of the sources
+
+
+def candidates(graph: Graph, forecast: float, slots: int | None) -> npt.NDArray[np.int64]:
+    """[candidates, operators] Degrees that may be worth it: so many replicas for the most work, the others in proportion."""
+    heaviest = float(graph.work_s.max())
+    least, most = max(1, int(0.5 * forecast * heaviest)), max(2, math.ceil(8 * (forecast + graph.backlog) * heaviest) + 1)
+    most = max(least, min(most, int(graph.limits.max())))
+    steps = np.arange(least, most + 1)
+    if len(steps) > WIDEST:
+        steps = np.unique(np.geomspace(least, most, WIDEST).round().astype(np.int64))
+    loads = steps[:, None] / heaviest
+    degrees = np.clip(np.ceil(loads * graph.work_s - 1e-9), 1, graph.limits).astype(np.int64)
+    fitting: npt.NDArray[np.int64] = degrees[degrees.sum(axis=1) <= (slots or 10**9)]
+    if len(fitting):
+        return fitting
+    work = (forecast * graph.work_s).tolist()  # too much for the slots: they are dealt out in proportion
+    ones, limits = [1] * len(work), graph.limits.tolist()
+    return np.array([shared_out(work, ones, limits, max(0, (slots or 0) - len(work)))], dtype=np.int64)
+
+
+def record_by_record(
+    snapshot: Snapshot, graph: Graph, degrees: npt.NDArray[np.int64], rate: float, target_s: float
+) -> tuple[Floats, Floats]:
+    """By candidate, the sources' records/s that it can do, and a record's latency with no queue but chance's: M/M/k.
+
+    Sakasegawa (1977): the wait is about cost·ρ^(√(2(k+1)) - 1)/(k·(1 - ρ)). A queue that is all but full grows no faster than
+    chance lets it, by √(4λt/π) records in t seconds.
+    """
+    work = np.maximum(graph.work_s, 1e-12)
+    load = np.minimum(rate * work / degrees, 0.999)
+    stationary = graph.cost_s * load ** (np.sqrt(2 * (degrees + 1)) - 1) / (degrees * (1 - load))
+    arriving = rate * work / graph.cost_s
+    chance = np.sqrt(4 * arriving * snapshot.interval_s / math.pi) * graph.cost_s / degrees
+    reach = graph.work_s / graph.cost_s
+    return (degrees / work).min(axis=1), (reach * (graph.cost_s + np.minimum(stationary, chance))).sum(axis=1)
+
+
+def in_batches(
+    snapshot: Snapshot, graph: Graph, degrees: npt.NDArray[np.int64], rate: float, target_s: float
+) -> tuple[Floats, Floats]:
+    """The same in micro-batches, whose stages share all slots: a batch of period P takes P = fixed + work/slots, and a record
+    one and a half of them. What the fixed part leaves of the longest period that keeps the target is there for work."""
+    slots = degrees.sum(axis=1)
+    busy = sum(operator.busy_s or 0.0 for operator in snapshot.operators)
+    spent = sum(seconds for _, seconds in snapshot.batches)
+    fixed = max(0.0, spent - busy / max(1, snapshot.plan.slots)) / len(snapshot.batches)
+    usable = max(0.1, 1 - BATCH_LATENCY * fixed / (ROOM * target_s))
+    capacity = slots * usable / max(float(graph.work_s.sum()), 1e-12)
+    return capacity, np.zeros(len(slots))
+
+
+def held(graph: Graph, capacity: Floats, starting: int, parts: int) -> Floats:
+    """[candidates, parts] The capacity over time: new replicas are there only after ``starting`` parts."""
+    held = np.repeat(capacity[:, None], parts, axis=1)
+    if starting:
+        work = np.maximum(graph.work_s, 1e-12)
+        now = float((graph.degrees / work).min())
+        held[:, :starting] = np.minimum(held[:, :starting], max(now, 1e-9))
+    return held
+
+
+def late(coming: Floats, capacity: Floats, backlog: float, allowed: Floats) -> tuple[Floats, Floats]:
+    """[candidates, scenarios] How many parts are late, and the queue that is left at the end.
+
+    A part is late when its records wait longer than the candidate's latency without a queue allows.
+    """
+    queue = np.full((len(capacity), len(coming)), backlog)
+    late = np.zeros(queue.shape)
+    allowed = allowed[:, None]
+    for part in range(coming.shape[1]):
+        able = capacity[:, part, None]
+        after = np.maximum(0.0, queue + coming[None, :, part] - able)
+        late += (queue + after) / 2 > allowed * able
+        queue = after
+    return late, np.where(queue / capacity[:, -1, None] > np.maximum(allowed, 0.0), queue, 0.0)
+
+
+def clearing(work: Floats, price: float, interval_s: float, most: float) -> Floats:
+    """What it will cost to work off a queue of so many replica-seconds, with at most so many replicas more.
+
+    With N more it takes work/N seconds, which are late, and they are kept for an interval: N·interval + price·work/N, least at
+    N = √(price·work/interval). If that is more than there can be, it takes longer than an interval, with all of them.
+    """
+    best = np.sqrt(price * work / interval_s)
+    return np.where(best <= most, 2 * best * interval_s, work * (1 + price / most))
