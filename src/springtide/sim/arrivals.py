@@ -52,6 +52,7 @@ class Arrivals:
         self._times: Floats = np.empty(0)
         self._item: Ints = np.empty(0, dtype=np.int64)
         self._taken = 0
+        self.block = BLOCK  # how many are made next
         self._origin: Ints = np.full(BLOCK, -1 if source.node is None else source.node)
         self._more()
 
@@ -82,7 +83,9 @@ class Arrivals:
         return batch
 
     def _more(self) -> None:
-        count = int(min(BLOCK, self._left))
+        count = int(min(self.block, self._left))
+        if count > len(self._origin):
+            self._origin = np.full(count, self._origin[0])
         self._times = self._next(count) if count else np.empty(0)
         self._taken = 0
         if self._items is not None:

@@ -151,8 +151,15 @@ class Engine:
     def advance(self, until: float) -> None:
         """Simulate up to ``until``."""
         while self.now < until or any(source.next_at <= until for source in self.sources):
+            self._size_blocks()
             self._step(min(until, self.now + self._longest, *(source.block_end for source in self.sources)))
             self._look_at_queues()
+
+    def _size_blocks(self) -> None:
+        """A step looks at all records that wait: with many of them, steps are longer, or a backlog of n would take n² looks."""
+        waiting = max(station.under_way for station in self.stations.values())
+        for source in self.sources:
+            source.block = max(BLOCK, waiting // 4)
 
     def drain(self) -> float:
         """Simulate, after the last arrival, until nothing is there: when the last record left."""
