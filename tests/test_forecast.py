@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -587,16 +586,3 @@ def test_parameters_out_of_range_are_refused() -> None:
 
 
 # The cost of it.
-
-
-@pytest.mark.parametrize(("window", "most"), [(6, 0.04), (30, 0.1)])
-def test_a_thousand_series_take_a_moment(window: int, most: float) -> None:
-    best = BestFit(window)
-    states = [after(best, np.random.default_rng(i).uniform(1, 100, 40).tolist()) for i in range(20)] * 50
-    taken = []
-    for _ in range(5):
-        start = time.process_time()
-        for state in states:
-            best.ahead(best.update(state, 50.0))
-        taken.append(time.process_time() - start)
-    assert min(taken) < most  # 10 and 23 ms where it was written

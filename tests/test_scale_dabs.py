@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -403,23 +402,3 @@ def test_a_constant_load_needs_one_change_at_most(rate: float, cost_s: float, de
         degrees = followed(policy, [rate] * 20, degree, cost_s)
         assert len(set(degrees[1:])) == 1
         assert degrees[-1] >= rate * cost_s - 1e-6
-
-
-@pytest.mark.parametrize("policy", [Autoscale(), AutoscalePlus()])
-def test_a_thousand_operators_are_decided_in_time(policy: Autoscale) -> None:
-    state = policy.initial()
-    took = []
-    for n in range(12):
-        operators = tuple(
-            operator(
-                f"o{i}", 3, 100.0 + n * i % 7, inputs=((f"o{i - 1}" if i else "s", 1_000),),
-                replicas=(ReplicaSnapshot(f"n{i % 50}", 0.4),) * 3,
-            )
-            for i in range(1_000)
-        )  # fmt: skip
-        nodes = tuple(NodeSnapshot(f"n{i}", 64, 30.0) for i in range(50))
-        measured = snapshot(*operators, sources=(SourceSnapshot("s", 1_000),), nodes=nodes)
-        begin = time.process_time()
-        state, _ = policy.decide(state, measured, RNG)
-        took.append(time.process_time() - begin)
-    assert min(took[-6:]) < 0.05, took
