@@ -75,8 +75,7 @@ def compare(
     }  # fmt: skip
     bound: Any = BOUND
     if isinstance(what, Model):  # its future is known before anything is run, and tells the peak need too
-        known = _with_rate(what, rate)
-        bound = Clairvoyant().told(future_of(known, rate.end, seed, max_slots or 10**6), interval_s, target_s)
+        bound = Clairvoyant().told(future_of(what.with_rate(rate), rate.end, seed, max_slots or 10**6), interval_s, target_s)
         if "static" in chosen and not chosen["static"]:
             chosen["static"] = {"degrees": ",".join(f"{name}={max(each)}" for name, each in bound.degrees.items())}
     jobs = {name: (bound if name == BOUND else name, given) for name, given in {BOUND: {}, **chosen}.items()}
@@ -88,12 +87,6 @@ def compare(
         "starting_s": seconds(starting, "starting"), "rows": rows,
     }  # fmt: skip
     return Comparison(document, rate, {name: _replicas(outcome) for name, outcome in outcomes.items()})
-
-
-def _with_rate(model: Model, rate: Rate) -> Model:
-    from dataclasses import replace
-
-    return replace(model, sources=tuple(replace(source, rate=rate) for source in model.sources))
 
 
 def _run(

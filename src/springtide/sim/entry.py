@@ -147,7 +147,7 @@ def _model(what: Model | Topology, rate: Rate | None, costs: str | Path | None) 
         raise TopologyError(f"simulate({what!r}): that is {type(what).__name__}, neither a topology nor a springtide.sim.Model")
     if costs is not None:
         raise OptionError(f"costs={str(costs)!r}: model {what.name!r} has its own costs; leave it out")
-    return what if rate is None else replace(what, sources=tuple(replace(source, rate=rate) for source in what.sources))
+    return what if rate is None else what.with_rate(rate)
 
 
 def _rate(trace: str | Path | Rate | float) -> Rate:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -177,6 +177,10 @@ class Model:
             raise OptionError(
                 f"model {self.name!r}: replicas on nodes have a queue each; leave queue='shared' or the cluster out"
             )
+
+    def with_rate(self, rate: Rate) -> Model:
+        """The same with another rate of its sources."""
+        return replace(self, sources=tuple(replace(source, rate=rate) for source in self.sources))
 
     def readers(self, name: str) -> tuple[tuple[Operator, Edge], ...]:
         return tuple((operator, edge) for operator in self.operators for edge in operator.edges if edge.source == name)

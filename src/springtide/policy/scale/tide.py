@@ -32,7 +32,7 @@ from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 from springtide.policy.scale import tide_replay as replay
 from springtide.policy.scale.demand import demand
-from springtide.policy.scale.measured import carried, shares
+from springtide.policy.scale.measured import arrivals, carried, shares
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,17 +82,17 @@ class Tide:
         target_s = snapshot.target_s or DEFAULT_TARGET_S
         theta = shares(state.get("shares", {}), snapshot)
         costs = _smoothed(state.get("costs", {}), snapshot)
-        known = {**state, "shares": theta, "costs": costs}
-        seconds = _arrivals(snapshot)
+        known = {**state, "shares": theta, "costs": costs, "backlog": snapshot.backlog}
+        seconds = _arrivals(state.get("backlog"), snapshot)
         if not len(seconds):
             return known, ()
         past = _followed(known, seconds, target_s)
         graph = _graph(snapshot, theta, {name: cost for name, (cost, _) in costs.items()})
         if not graph.names:
             return past, ()
-        usual = _usual(known, float(np.maximum(1, np.ceil(_demanded(seconds, target_s) * graph.work_s)).sum()))
-        best = self._cheapest(snapshot, graph, past, usual, target_s)
         came = _demanded(seconds, target_s)
+        usual = _usual(known, float(np.maximum(1, np.ceil(came * graph.work_s)).sum()))
+        best = self._cheapest(snapshot, graph, past, usual, target_s)
         reason = (
             f"demand {past['forecast']:,.0f}/s forecast after {came:,.0f}, backlog {graph.backlog:,.0f},"
             f" {best.late_s:.1f} s likely late"
@@ -139,9 +139,17 @@ def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict
     return found
 
 
-def _arrivals(snapshot: Snapshot) -> Floats:
-    """Records/s of all sources together, by parts of the interval; a source that does not tell when has come evenly."""
-    lines = [source.arrivals or (source.rows / snapshot.interval_s,) for source in snapshot.sources if source.rows is not None]
+def _arrivals(backlog_before: float | None, snapshot: Snapshot) -> Floats:
+    """Records/s of all sources together, by parts of the interval; a source that does not tell when has come evenly.
+
+    Batches tell when the records that they read were created; those that were not read yet came no less densely.
+    """
+    came = arrivals(backlog_before, snapshot)
+    lines = []
+    for source in snapshot.sources:
+        if source.name in came:
+            grown = came[source.name] / source.rows if source.rows else 1.0
+            lines.append([grown * rate for rate in source.arrivals or ((source.rows or 0) / snapshot.interval_s,)])
     if not lines:
         return np.zeros(0)
     bins = max(1, min(FINEST, round(snapshot.interval_s)))  # batches tell of more or fewer seconds than the interval has
