@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from springtide.model.executor import Executor
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
@@ -44,6 +45,22 @@ class Actuator(Protocol):
     """What carries a new plan out into the world beyond the next batch: read limits, executors."""
 
     def apply(self, plan: Plan) -> None: ...
+
+
+class Cluster(Protocol):
+    """The executors under a run. Asking and releasing return at once, may be repeated, and never raise."""
+
+    def executors(self) -> tuple[Executor, ...]:
+        """Those that take tasks now; none where there are no real ones, as in one process."""
+        ...
+
+    def ask(self, total: int) -> None:
+        """Want so many in all, those that are there included. Asking for fewer takes none away."""
+        ...
+
+    def release(self, names: Sequence[str]) -> None:
+        """Let these go, after what they are doing now where the cluster can wait for that."""
+        ...
 
 
 class Journal(Protocol):

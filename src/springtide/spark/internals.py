@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from springtide.errors import CheckpointError
+from springtide.model.executor import Executor
 
 LARGE_ANSWER = 5_000
 """Bytes of an answer of the JVM's, which Py4J sends as text, above which TCP cuts it into segments."""
@@ -222,3 +223,55 @@ def is_alive(session: Any) -> bool:
         return not session._jsc.sc().isStopped()
     except Exception:  # noqa: BLE001  every failure means the same here
         return False
+
+
+class ExecutorBackend:
+    """The executors, as the driver's scheduler and its status store know them. Public are only asking and killing."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._context = session.sparkContext._jsc.sc()
+        self._jvm = session._jvm
+        self._gateway = session.sparkContext._gateway
+        self._graceful = session.sparkContext.getConf().get("spark.decommission.enabled", "false") == "true"
+
+    def executors(self) -> tuple[Executor, ...]:
+        """Those that take tasks."""
+        backend = self._context.schedulerBackend()
+        listed = self._seq(self._context.statusStore().executorList(True))
+        return tuple(_executor(one) for one in listed if backend.isExecutorActive(one.id()))
+
+    def request_total(self, total: int) -> None:
+        """Blocks until the cluster manager has answered, which may take ``spark.rpc.askTimeout``."""
+        self._context.requestTotalExecutors(total, 0, self._jvm.PythonUtils.toScalaMap({}))
+
+    def release(self, names: list[str]) -> None:
+        """Decommission where that is enabled: the executor takes no more tasks, and goes when it has none; else kill."""
+        if self._graceful:
+            info = self._jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("released by Springtide", self._none())
+            pairs = self._gateway.new_array(self._jvm.scala.Tuple2, len(names))
+            for place, name in enumerate(names):
+                pairs[place] = self._jvm.scala.Tuple2(name, info)
+            self._context.schedulerBackend().decommissionExecutors(pairs, False, False)
+        else:
+            self._context.schedulerBackend().killExecutors(self._scala(names), False, False, True)
+
+    def _seq(self, sequence: Any) -> list[Any]:
+        return list(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(sequence))
+
+    def _scala(self, names: list[str]) -> Any:
+        return self._jvm.PythonUtils.toSeq(names)
+
+    def _none(self) -> Any:
+        return self._jvm.scala.Option.empty()
+
+
+def _executor(summary: Any) -> Executor:
+    """A line of the status store."""
+    memory = summary.memoryMetrics()
+    used = None
+    if memory.isDefined():
+        used = memory.get().usedOnHeapStorageMemory() + memory.get().usedOffHeapStorageMemory()
+    return Executor(
+        summary.id(), summary.hostPort().rpartition(":")[0], summary.totalCores(), summary.activeTasks(),
+        summary.totalDuration() / 1000, used_bytes=used, memory_bytes=summary.maxMemory(),
+    )  # fmt: skip

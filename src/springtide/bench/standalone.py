@@ -1,0 +1,81 @@
+"""A real Spark cluster on this machine: a standalone master and a worker, from the pip package, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from springtide.errors import RunError
+
+WAIT_S = 60.0
+"""A master is up after 3 s; on a machine that is busy it takes longer."""
+
+EXECUTOR_CONF = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    # JVMs that live for minutes on few cores: a start takes half the time
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""For an application on it: executors of one core each."""
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, cores: int = 6, memory: str = "6g") -> Iterator[str]:
+    """A cluster whose worker says that it has so many cores; yields the master's address. What it prints is in ``folder``."""
+    import pyspark
+
+    from springtide.spark import java
+
+    java.use(java.find_java())
+    home = Path(pyspark.__file__).parent
+    port = _free_port()
+    url = f"spark://127.0.0.1:{port}"
+    environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environ.pop("PYTHONPATH", None)
+    launcher, deploy = str(home / "bin" / "spark-class"), "org.apache.spark.deploy"
+    commands = (
+        [launcher, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
+        [launcher, f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", str(cores), "--memory", memory,
+         "--webui-port", "0", "--work-dir", str(folder / "work"), url],
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    processes: list[subprocess.Popen[bytes]] = []
+    log = folder / "cluster.log"
+    with log.open("wb") as file:
+        try:
+            for command, sign in zip(commands, ("I have been elected leader", "Successfully registered"), strict=True):
+                started = subprocess.Popen(  # noqa: S603  Spark's own launcher
+                    command, env=environ, cwd=folder, stdout=file, stderr=file, start_new_session=True
+                )
+                processes.append(started)
+                _wait_for(sign, log)
+            yield url
+        finally:
+            for process in reversed(processes):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _wait_for(sign: str, log: Path) -> None:
+    end = time.monotonic() + WAIT_S
+    while sign not in log.read_text(errors="replace"):
+        if time.monotonic() > end:
+            raise RunError(f"the cluster did not come up within {WAIT_S:.0f} s: {log} has no {sign!r}")
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

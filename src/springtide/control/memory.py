@@ -1,0 +1,55 @@
+"""A cluster that is only remembered: for tests, and to try what a fleet would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from springtide.control.ports import Clock
+from springtide.model.executor import Executor
+
+
+@dataclass
+class MemoryCluster:
+    """Executors that come ``starting_s`` after they were asked for, as far as there is ``room``, and leave at once."""
+
+    clock: Clock
+    starting_s: float = 0.0
+    room: int = 10**9
+    cores: int = 1
+    hosts: tuple[str, ...] = ("host",)
+    asked: list[int] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    _there: dict[str, Executor] = field(default_factory=dict)
+    _coming: list[float] = field(default_factory=list)
+    _made: int = 0
+
+    def executors(self) -> tuple[Executor, ...]:
+        now = self.clock()
+        for due in [due for due in self._coming if due <= now]:
+            self._coming.remove(due)
+            if len(self._there) < self.room:
+                self.add()
+        return tuple(self._there.values())
+
+    def ask(self, total: int) -> None:
+        self.asked.append(total)
+        del self._coming[max(0, total - len(self._there)) :]
+        self._coming += [self.clock() + self.starting_s] * (total - len(self._there) - len(self._coming))
+
+    def release(self, names: Sequence[str]) -> None:
+        for name in names:
+            if self._there.pop(name, None) is not None:
+                self.released.append(name)
+
+    def add(self, state_bytes: int = 0) -> str:
+        """One comes by itself."""
+        name, host = str(self._made), self.hosts[self._made % len(self.hosts)]
+        self._there[name] = Executor(name, host, self.cores, state_bytes=state_bytes)
+        self._made += 1
+        return name
+
+    def kill(self, name: str) -> None:
+        """One is lost, and the cluster brings another in its place, as it was asked for so many."""
+        del self._there[name]
+        self._coming.append(self.clock() + self.starting_s)
