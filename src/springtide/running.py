@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import math
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from springtide.control.fleet import Limits
 from springtide.control.loop import ControlLoop
 from springtide.control.planner import Bounds
 from springtide.control.routing import Routing
@@ -36,12 +38,14 @@ from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
 from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
-from springtide.record.summary import summarise
+from springtide.record.summary import summarise, violation_ratio
 
 log = logging.getLogger("springtide")
 
 LEAST_FLOOR_S = 0.05
 """No batch of Spark's was ever seen to take less; the floor of a topology is measured as it runs."""
+
+EXECUTORS = ("elastic", "fixed", "spark")
 
 Watch = Callable[[Snapshot, float], None]
 """Told of every snapshot, with the seconds since the start; for views."""
@@ -73,6 +77,7 @@ def run(
     archives: Sequence[str] = (), spark: object = None, seed: int = 0, watch: Watch | None = None,
     stop: threading.Event | None = None, guards: Sequence[str] = (), dry_run: bool = False,
     shed_after: str | float | None = None, queue_limit: int | None = None,
+    executors: str | None = None, min_executors: int = 1,
 ) -> Result:  # fmt: skip
     """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
 
@@ -82,6 +87,8 @@ def run(
     where a later run goes on (default: in the run's folder). ``guards`` stand between the policy and the plan; a ``dry_run``
     records what the policy would do, and does nothing. ``shed_after`` and ``queue_limit`` leave out records that are older than
     that when their batch starts, and the oldest when more than so many wait; they are counted as ``rows_shed``.
+    ``executors`` of a cluster are ``elastic``: asked for and released as slots are granted, ``min_executors`` at least;
+    ``fixed``; or left to ``spark``'s own dynamic allocation. The default is elastic, but fixed for a session that is handed in.
     Everything that can be wrong is checked before Spark starts.
     """
     if not isinstance(topology, Topology):
@@ -101,16 +108,18 @@ def run(
     shedding = _shedding(topology, shed_after, queue_limit)
     ending_s = None if duration is None else seconds(duration, "duration")
     bounds = Bounds(max_slots)
+    dynamic = _check_executors(executors, min_executors, max_slots)
     _need_spark()
+    from springtide.spark import clusters
     from springtide.spark import driver as spark_driver
     from springtide.spark import session as sessions
     from springtide.spark.checkpoint import Checkpoint
 
     spark_driver.check(topology)
     if spark is not None:
-        sessions.check(spark)
+        sessions.check(spark, dynamic)
     else:
-        sessions.check_settings(conf or {}, (*py_files, *archives))
+        sessions.check_settings(conf or {}, (*py_files, *archives), dynamic)
     _check_target(target_s, None)
     held = Checkpoint(Path(checkpoint)) if checkpoint is not None else None
     if held is not None:
@@ -139,13 +148,20 @@ def run(
 
         def new_session() -> Any:
             if spark is not None:
-                return sessions.adopt(spark)
+                return sessions.adopt(spark, dynamic)
             return sessions.create(
-                master or sessions.local_master(max_slots), f"springtide-{topology.name}",
+                master or sessions.local_master(max_slots), f"springtide-{topology.name}", dynamic=dynamic,
                 conf=conf, py_files=py_files, archives=archives, log=folder.path / "spark.log",
             )  # fmt: skip
 
-        driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop)
+        def opened(session: Any) -> None:
+            wanted = executors or ("elastic" if spark is None else "fixed")
+            elastic = wanted == "elastic" and not clusters.is_local(session)
+            cores = clusters.cores_each(session) if elastic else 1
+            limits = Limits(min_executors, math.ceil(max_slots / cores), cores)
+            loop.employ(clusters.cluster_of(session), limits, elastic)
+
+        driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened)
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),
                           "policy": policy, "settings": dict(settings or {}), "guards": list(guards), "dry_run": dry_run,
                           "grouping": grouping,
@@ -170,8 +186,20 @@ def run(
     reports = folder.batches()
     summary = summarise(topology, policy, grouping, reports, str(folder.path))
     summary["restarts"] = outcome.restarts
+    seen = loop.fleet.executor_seconds if loop.fleet else 0.0
+    summary["executor_seconds"] = round(seen, 1) or None  # in one process there are none
+    summary["violation_ratio"] = None if target_s is None else violation_ratio(reports, target_s)
     folder.write_summary(summary)
     return Result(summary, folder.path, tuple(draw(reports, folder.path)), outcome.tables)
+
+
+def _check_executors(executors: str | None, least: int, most: int) -> bool:
+    """Refuse what cannot be; tells whether Spark's dynamic allocation may be on."""
+    if executors is not None and executors not in EXECUTORS:
+        raise OptionError(f"executors={executors!r} is not allowed; {nearest(executors, EXECUTORS)}")
+    if not 1 <= least <= most:
+        raise OptionError(f"min_executors={least} is not allowed; it is from 1 to max_slots, which is {most}")
+    return executors == "spark"
 
 
 def _shedding(topology: Topology, shed_after: str | float | None, queue_limit: int | None) -> Shedding | None:

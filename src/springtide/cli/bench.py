@@ -98,3 +98,27 @@ def decisions(as_json: bool) -> None:
         print_json(document)
     else:
         Console().print(decisions_table(document))
+
+
+@bench.command()
+@click.option("--policies", help="Some of them only, with commas; each takes the trace's length, 11 minutes.")
+@click.option("--trace", default="psps_sbac", show_default=True, help="The load: a trace's name, or a CSV file.")
+@click.option("--data-dir", help="The folder of recorded traces; or set SPRINGTIDE_DATA.")
+@click.option("--speed", default=2.0, show_default=True, help="How fast the trace is played; at most twice.")
+@click.option("--seconds", type=float, help="Only the beginning of it, to try.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def executors(
+    policies: str | None, trace: str, data_dir: str | None, speed: float, seconds: float | None, as_json: bool
+) -> None:  # fmt: skip
+    """Executors that follow a load, beside fixed ones and Spark's dynamic allocation, on a standalone cluster."""
+    from springtide.cli.tables import executors_table
+
+    with errors():
+        from springtide.bench import executors as measure
+
+        chosen = [name.strip() for name in policies.split(",")] if policies else measure.NAMES
+        document = measure.measure(chosen, trace, data_dir, speed, seconds)
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(executors_table(document))

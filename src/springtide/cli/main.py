@@ -57,6 +57,8 @@ def cli(verbose: bool) -> None:
 @click.option("--trigger", default="0s", show_default=True, help="Least time between two batches.")
 @click.option("--interval", default="1s", show_default=True, help="Time between two decisions.")
 @click.option("--max-slots", default=8, show_default=True, help="Most tasks at once.")
+@click.option("--executors", help="Of a cluster: elastic (the default), fixed, or spark for its dynamic allocation.")
+@click.option("--min-executors", default=1, show_default=True, help="Executors that are always kept.")
 @click.option("--duration", help="End after this time, such as 60s.")
 @click.option("--batches", type=click.IntRange(1), help="End after so many batches.")
 @click.option("--available-now", is_flag=True, help="End when what is there now is processed.")

@@ -218,6 +218,7 @@ def policies_markdown(described: Sequence[Mapping[str, Any]]) -> str:
         "group": "Groupings: which task gets a record (`--grouping NAME --set grouping.PARAMETER=VALUE`)",
         "forecast": "Forecasters: how a series goes on; policies look ahead with them",
         "guard": "Guards: what stands between policy and plan (`--guard NAME:PARAMETER=VALUE,…`)",
+        "grant": "Granting policies: which of the managers' proposals are carried out, in hierarchical control",
     }
     found = list(dict.fromkeys([*kinds, *(plugin["kind"] for plugin in described)]))
     parts = [
@@ -261,3 +262,17 @@ def _range(low: float | None, high: float | None) -> str:
 def _cell(text: str) -> str:
     """A text that stands in a table: a bar or an asterisk in it is one, and no markup."""
     return text.replace("|", "\\|") if text.startswith("`") else text.replace("|", "\\|").replace("*", "\\*")
+
+
+def executors_table(document: Mapping[str, Any]) -> RenderableType:
+    """The result of ``bench executors``."""
+    title = f"work: {document['work']}, {document['trace']} × {document['speed']:g}, target {document['target_ms']:.0f} ms"
+    caption = f"A call takes {document['call_ms']:.0f} ms, in which a task waits and burns nothing."
+    table = Table("side", "late", "executor-seconds", "95 % within", "rows left", title=title, caption=caption)
+    for row in document["rows"]:
+        latency = row["latency_ms"]
+        table.add_row(
+            row["policy"], percent(row["violation_ratio"]), count(row["executor_seconds"]),
+            UNKNOWN if latency is None else milliseconds(latency["p95"]), count(row["backlog_rows_end"]),
+        )  # fmt: skip
+    return table

@@ -58,15 +58,22 @@ class Fleet:
     limits: Limits
     clock: Clock
     tell: Callable[[Mapping[str, object]], None] = lambda _: None
+    elastic: bool = True  # else it only looks
     starting_s: float = STARTING_S
     executor_seconds: float = 0.0
     _there: tuple[Executor, ...] = ()
+    _paid: int = 0  # those that were there when it last looked, also the leaving ones
     _asked: int = 0
     _awaited: list[float] = field(default_factory=list)  # when each that has not come yet was asked for
     _spare_since: list[float] = field(default_factory=list)  # since when there are at least 1, 2, … too many
     _leaving: set[str] = field(default_factory=set)
     _looked: float | None = None
     _used: Mapping[str, float] = field(default_factory=dict)  # cores by host, in the last interval
+
+    def move(self, cluster: Cluster) -> None:
+        """Go on with the executors of another session, after the first one's driver died."""
+        self.cluster, self._there, self._paid, self._asked, self._looked = cluster, (), 0, 0, None
+        self._awaited, self._spare_since, self._leaving = [], [], set()
 
     @property
     def slots(self) -> int | None:
@@ -86,19 +93,21 @@ class Fleet:
         now, seen = self.clock(), self.cluster.executors()
         before = {executor.name: executor for executor in self._there}
         passed = now - self._looked if self._looked is not None else 0.0
-        self.executor_seconds += passed * (len(before) + len(self._leaving))
+        self.executor_seconds += passed * self._paid
         self._leaving &= {executor.name for executor in seen}
-        there = tuple(executor for executor in seen if executor.name not in self._leaving)
+        there = tuple(executor for executor in seen if not executor.leaving and executor.name not in self._leaving)
         if self._looked is not None:
             for _ in [executor for executor in there if executor.name not in before]:
                 self._arrived(now)
         if passed > 0:
             self._used = _used(before, there, passed)
         self._awaited = [at for at in self._awaited if now - at < LONGEST_START_S]
-        self._there, self._looked = there, now
+        self._there, self._paid, self._looked = there, len(seen), now
 
     def follow(self, slots: int, reason: str = "") -> None:
         """Ask for what is missing, and let go what was not needed for long enough."""
+        if not self.elastic:
+            return
         now, wanted = self.clock(), self.limits.executors(slots)
         if not self._asked:
             self._asked = len(self._there)  # those that came with the session

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from springtide.control import planner
+from springtide.control.fleet import Fleet, Limits
 from springtide.control.monitor import Monitor
 from springtide.control.planner import Bounds
-from springtide.control.ports import Actuator, Clock, Journal, Measuring
+from springtide.control.ports import Actuator, Clock, Cluster, Journal, Measuring
 from springtide.control.routing import Routing
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
@@ -56,6 +57,7 @@ class ControlLoop:
         self._policy_state: State | None = learned
         self._keep, self._kept_at = keep, clock()
         self._dry_run, self._shedding = dry_run, shedding
+        self.fleet: Fleet | None = None
         self._wished: Mapping[str, int] = {}
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
         self._failing = False
@@ -68,6 +70,8 @@ class ControlLoop:
     def cycle(self) -> None:
         """Monitor, analyze, plan, execute."""
         now = self._clock()
+        if self.fleet is not None:
+            self.fleet.look()
         snapshot = self._measured(self._monitor, now - self._started, now - self._last, self._plan)
         self._last = now
         requests = self._analyze(snapshot)
@@ -75,9 +79,18 @@ class ControlLoop:
             requests = self._only_told(requests, snapshot)
         plan = self._make_plan(snapshot, requests)
         self._execute(plan, requests, snapshot)
+        if self.fleet is not None:
+            self.fleet.follow(plan.slots, "; ".join(request.reason for request in requests))
         self.snapshot = snapshot
         if now - self._kept_at >= KEEP_S:
             self._keep_learned()
+
+    def employ(self, cluster: Cluster, limits: Limits, elastic: bool) -> None:
+        """Have a cluster's executors follow the plans, from the next cycle on, or only watch them."""
+        if self.fleet is None:
+            self.fleet = Fleet(cluster, limits, self._clock, self._journal.decision, elastic and not self._dry_run)
+        else:
+            self.fleet.move(cluster)
 
     def current(self) -> Plan:
         return replace(self._plan, knowledge=self._routing.edition)
@@ -128,9 +141,12 @@ class ControlLoop:
 
     def _measured(self, monitor: Measuring, at: float, interval_s: float, plan: Plan) -> Snapshot:
         """What was measured, beside what is wanted of the run."""
+        measured = monitor.snapshot(at, interval_s, plan)
+        fleet = self.fleet
         return replace(
-            monitor.snapshot(at, interval_s, plan), target_s=self._target_s, slots=self._bounds.max_slots,
-            trigger_s=self._trigger_s, starting_s=self._starting_s,
+            measured, target_s=self._target_s, slots=self._bounds.max_slots, trigger_s=self._trigger_s,
+            starting_s=self._starting_s if fleet is None else fleet.starting_s,
+            nodes=measured.nodes if fleet is None else fleet.nodes,
         )  # fmt: skip
 
     def _first_plan(self) -> Plan:
@@ -164,7 +180,8 @@ class ControlLoop:
         wanted = {**(degrees or self._plan.degrees), **{request.operator: request.degree for request in requests}}
         granted = planner.grant(self._topology, wanted, self._bounds)
         slots = planner.slots(granted, self._bounds)
-        widths = planner.widths(self._topology, slots, snapshot)
+        there = (self.fleet.slots if self.fleet is not None else None) or slots
+        widths = planner.widths(self._topology, min(slots, there), snapshot)
         if snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
             widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before
         shed_after = None if self._shedding is None else self._shedding.after(snapshot)

@@ -51,7 +51,7 @@ class Cluster(Protocol):
     """The executors under a run. Asking and releasing return at once, may be repeated, and never raise."""
 
     def executors(self) -> tuple[Executor, ...]:
-        """Those that take tasks now; none where there are no real ones, as in one process."""
+        """Those that are there now; none where there are no real ones, as in one process."""
         ...
 
     def ask(self, total: int) -> None:

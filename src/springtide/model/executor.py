@@ -10,7 +10,7 @@ class Executor:
     """``busy_s``: the time that its tasks have taken since it came, so that the difference of two looks is its load.
 
     ``used_bytes`` of ``memory_bytes`` are in use, where the cluster tells. ``state_bytes``: what it holds of stateful
-    operators, and would have to be brought elsewhere.
+    operators, and would have to be brought elsewhere. ``leaving``: it was let go, and takes no more tasks.
     """
 
     name: str
@@ -21,3 +21,4 @@ class Executor:
     used_bytes: int | None = None
     memory_bytes: int | None = None
     state_bytes: int = 0
+    leaving: bool = False

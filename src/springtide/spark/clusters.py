@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 from springtide.errors import SetupError
@@ -13,6 +13,8 @@ from springtide.model.executor import Executor
 from springtide.spark import internals
 
 log = logging.getLogger("springtide.spark")
+
+DYNAMIC = "spark.dynamicAllocation.enabled"
 
 
 class LocalCluster:
@@ -36,40 +38,38 @@ class SparkCluster:
     """
 
     def __init__(self, session: Any) -> None:
-        check(session)
         self._backend = internals.ExecutorBackend(session)
-        self._hands = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-cluster")
-        self._lock = threading.Lock()
         self._wanted: int | None = None
+        self._errands: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        threading.Thread(target=self._run_errands, name="springtide-cluster", daemon=True).start()
 
     def executors(self) -> tuple[Executor, ...]:
         return self._backend.executors()
 
     def ask(self, total: int) -> None:
-        with self._lock:
-            self._wanted = total
-        self._later(self._ask_newest)
+        self._wanted = total
+        self._errands.put(self._ask_newest)
 
     def release(self, names: Sequence[str]) -> None:
-        self._later(lambda: self._backend.release(list(names)))
-
-    def close(self) -> None:
-        self._hands.shutdown(wait=False, cancel_futures=True)
+        self._errands.put(lambda: self._backend.release(list(names)))
 
     def _ask_newest(self) -> None:
-        with self._lock:
-            total, self._wanted = self._wanted, None
+        total, self._wanted = self._wanted, None
         if total is not None:
             self._backend.request_total(total)
 
-    def _later(self, action: Callable[[], object]) -> None:
-        def carried_out() -> None:
+    def _run_errands(self) -> None:
+        while True:
+            errand = self._errands.get()
             try:
-                action()
+                errand()
             except Exception as error:  # noqa: BLE001  the JVM may be gone, the cluster manager away: the run goes on
                 log.warning("the cluster did not do what it was asked: %r", error)
 
-        self._hands.submit(carried_out)
+
+def cluster_of(session: Any) -> LocalCluster | SparkCluster:
+    """The cluster under a session."""
+    return LocalCluster() if is_local(session) else SparkCluster(session)
 
 
 def is_local(session: Any) -> bool:
@@ -93,8 +93,8 @@ def cores_each(session: Any) -> int:
 
 def check(session: Any) -> None:
     """Refuse a session whose executors Spark itself adds and removes."""
-    if session.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+    if session.conf.get(DYNAMIC, "false") == "true":
         raise SetupError(
-            "spark.dynamicAllocation.enabled is true: Spark adds and removes executors by itself, and refuses to let anybody"
-            " else do it. Set spark.dynamicAllocation.enabled=false"
+            f"{DYNAMIC} is true: Spark adds and removes executors by itself, against the plan, and refuses to let anybody else"
+            f" do it. Set {DYNAMIC}=false, or leave the executors to it with executors='spark'"
         )

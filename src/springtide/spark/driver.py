@@ -91,9 +91,12 @@ class Driver:
     def __init__(
         self, topology: Topology, checkpoint: Checkpoint, control: Control, groupings: Mapping[str, Grouping],
         new_session: Callable[[], SparkSession], stop: threading.Event, clock: Callable[[], float] = time.time,
+        opened: Callable[[SparkSession], None] = lambda _: None,
     ) -> None:  # fmt: skip
+        """``opened`` is told of the session, and of every one that follows it after its JVM died."""
         self._topology, self._checkpoint, self._control = topology, checkpoint, control
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
+        self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
         self._program = programs.compile_topology(topology, groupings, places, dead)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
@@ -135,6 +138,7 @@ class Driver:
         self._jvm_lock = internals.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
         self._started = self._schedule_start()
+        self._opened(session)
 
     def close(self, stop_session: bool) -> None:
         """Let go of the checkpoint, and of the session if it is ours."""

@@ -235,10 +235,10 @@ class ExecutorBackend:
         self._graceful = session.sparkContext.getConf().get("spark.decommission.enabled", "false") == "true"
 
     def executors(self) -> tuple[Executor, ...]:
-        """Those that take tasks."""
+        """Those that are there, but for the driver, which the status store lists too."""
         backend = self._context.schedulerBackend()
         listed = self._seq(self._context.statusStore().executorList(True))
-        return tuple(_executor(one) for one in listed if backend.isExecutorActive(one.id()))
+        return tuple(_executor(one, not backend.isExecutorActive(one.id())) for one in listed if one.id() != "driver")
 
     def request_total(self, total: int) -> None:
         """Blocks until the cluster manager has answered, which may take ``spark.rpc.askTimeout``."""
@@ -265,7 +265,7 @@ class ExecutorBackend:
         return self._jvm.scala.Option.empty()
 
 
-def _executor(summary: Any) -> Executor:
+def _executor(summary: Any, leaving: bool) -> Executor:
     """A line of the status store."""
     memory = summary.memoryMetrics()
     used = None
@@ -274,4 +274,5 @@ def _executor(summary: Any) -> Executor:
     return Executor(
         summary.id(), summary.hostPort().rpartition(":")[0], summary.totalCores(), summary.activeTasks(),
         summary.totalDuration() / 1000, used_bytes=used, memory_bytes=summary.maxMemory(),
+        leaving=leaving,
     )  # fmt: skip

@@ -34,6 +34,15 @@ SETTINGS: Mapping[str, str] = {
 PYTHON = "spark.sql.execution.pyspark.python"
 """The interpreter of Python tasks; without it, those of a data source would take the one that its planning takes."""
 
+GRACEFUL: Mapping[str, str] = {
+    # an executor that is let go takes no more tasks, ends those that it has, and hands on what later stages read from it
+    "spark.decommission.enabled": "true",
+    "spark.storage.decommission.enabled": "true",
+    "spark.storage.decommission.shuffleBlocks.enabled": "true",
+    "spark.executor.cores": "1",  # so that they come and go one slot at a time
+}
+"""For masters with executors of their own."""
+
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For masters on this machine: nothing listens to the outside."""
 
@@ -45,10 +54,13 @@ def local_master(max_slots: int) -> str:
 
 def create(
     master: str, app: str, *, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
-    archives: Sequence[str] = (), log: Path | None = None,
+    archives: Sequence[str] = (), log: Path | None = None, dynamic: bool = False,
 ) -> object:  # fmt: skip
-    """A new session with Springtide's settings; ``conf`` goes above them. ``log`` gets what Spark and its workers print."""
-    check_settings(conf or {}, (*py_files, *archives))
+    """A new session with Springtide's settings; ``conf`` goes above them. ``log`` gets what Spark and its workers print.
+
+    ``dynamic``: whether Spark may add and remove executors by itself.
+    """
+    check_settings(conf or {}, (*py_files, *archives), dynamic)
     java.use(java.find_java())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -59,7 +71,7 @@ def create(
     if SparkSession.getActiveSession() is not None:
         raise SetupError("there is a Spark session already; pass it as spark=, or stop it first")
     builder = SparkSession.builder.master(master).appName(app)
-    settings = {**SETTINGS, **(LOOPBACK if master.startswith("local") else {}), **(conf or {})}
+    settings = {**SETTINGS, **(LOOPBACK if master.startswith("local") else GRACEFUL), **(conf or {})}
     python = settings.get("spark.pyspark.python", os.environ["PYSPARK_PYTHON"])
     settings[PYTHON] = python
     if py_files:
@@ -77,7 +89,7 @@ def create(
     for file in py_files:
         session.sparkContext.addPyFile(file)
     try:
-        check(session)
+        check(session, dynamic)
     except SetupError:
         session.stop()
         raise
@@ -95,13 +107,13 @@ def _own_interrupt() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def adopt(session: object) -> object:
+def adopt(session: object, dynamic: bool = False) -> object:
     """A user's own session: checked, and given the settings that can still be changed, without touching theirs."""
     from springtide.spark import internals
 
     if not internals.is_alive(session):
         raise RunError("the Spark session that was handed over has ended; make a new one, and go on from the checkpoint")
-    check(session)
+    check(session, dynamic)
     own = session.newSession()  # type: ignore[attr-defined]
     for name, value in SETTINGS.items():
         if name.startswith("spark.sql.") and own.conf.isModifiable(name):
@@ -110,16 +122,16 @@ def adopt(session: object) -> object:
     return own
 
 
-def check_settings(conf: Mapping[str, str], shipped: Sequence[str]) -> None:
+def check_settings(conf: Mapping[str, str], shipped: Sequence[str], dynamic: bool = False) -> None:
     """Refuse, before anything is started, what a new session could not work with."""
-    _refuse(dict(os.environ), conf)
+    _refuse(dict(os.environ), conf, dynamic)
     for file in shipped:
         if not os.path.exists(file.split("#")[0]):
             raise SetupError(f"there is no file {file!r} to ship to the executors")
 
 
-def check(session: object) -> None:
-    """Refuse what cannot work: Spark Connect, an old Spark, dynamic allocation."""
+def check(session: object, dynamic: bool = False) -> None:
+    """Refuse what cannot work: Spark Connect, an old Spark, dynamic allocation unless it is wanted."""
     if "connect" in type(session).__module__:
         raise SetupError(
             "this is a Spark Connect session; Springtide builds stages inside the driver, which Connect does not allow."
@@ -128,14 +140,13 @@ def check(session: object) -> None:
     version = tuple(int(part) for part in session.version.split(".")[:2])  # type: ignore[attr-defined]
     if version < (4, 2):
         raise SetupError(f"Spark {session.version} is too old; Springtide needs 4.2 or later")  # type: ignore[attr-defined]
-    if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":  # type: ignore[attr-defined]
-        raise SetupError(
-            "spark.dynamicAllocation.enabled is true: Spark would add and remove executors against the plan."
-            " Set it to false; Springtide decides how many tasks run"
-        )
+    if not dynamic:
+        from springtide.spark import clusters
+
+        clusters.check(session)
 
 
-def _refuse(environ: Mapping[str, str], conf: Mapping[str, str]) -> None:
+def _refuse(environ: Mapping[str, str], conf: Mapping[str, str], dynamic: bool) -> None:
     named = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED") if environ.get(name)]
     named += [name for name in ("spark.remote",) if conf.get(name)]
     if conf.get("spark.api.mode") == "connect":
@@ -144,5 +155,8 @@ def _refuse(environ: Mapping[str, str], conf: Mapping[str, str]) -> None:
         raise SetupError(f"{named[0]} asks for Spark Connect, on which Springtide cannot run; unset it")
     if environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
         raise SetupError("PYSPARK_PIN_THREAD=false: tasks would not know to which batch they belong; unset it")
-    if conf.get("spark.dynamicAllocation.enabled") == "true":
-        raise SetupError("spark.dynamicAllocation.enabled=true: Spark would work against the plan; set it to false")
+    if conf.get("spark.dynamicAllocation.enabled") == "true" and not dynamic:
+        raise SetupError(
+            "spark.dynamicAllocation.enabled=true: Spark would work against the plan; set it to false, or leave the executors"
+            " to it with executors='spark'"
+        )

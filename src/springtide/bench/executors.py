@@ -1,0 +1,142 @@
+"""The same fluctuating load through fixed executors, Spark's dynamic allocation, and policies: who is late, who pays.
+
+A standalone cluster of six executors with a core each, on this machine. A record is one call to something outside, which takes
+40 ms: its task waits, and burns nothing (``work: "wait"``); so six executors fit on two cores. The rate is that of a recorded
+trace, scaled so that its peak keeps 4.6 of the six busy, and played at most twice as fast. Each side is an application of its
+own, with the same topology, target and settings. The first seconds, in which Python starts, do not count as late.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import springtide as st
+from springtide.apps.traces import named
+from springtide.bench.standalone import EXECUTOR_CONF, standalone
+from springtide.errors import OptionError, nearest
+from springtide.model.rate import Rate
+from springtide.record.folder import RunFolder
+from springtide.record.summary import violation_ratio
+
+EXECUTORS = 6
+CALL_S = 0.040
+BUSY_AT_PEAK = 4.6
+"""Executors that wait at the trace's peak: 77 % of six, as fixed executors for a peak are sized."""
+TARGET_S = 2.0
+WARM_S = 30.0
+FASTEST = 2.0
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.maxExecutors": str(EXECUTORS),
+}
+"""Spark's own; its times are the defaults: more after a second of tasks that wait, fewer after a minute without any."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One record."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """How one application is run."""
+
+    policy: str = "static"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    executors: str = "elastic"
+    slots: int = EXECUTORS
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def sides(mean_busy: float) -> dict[str, Side]:
+    """All of them, by the names that contracts give them. ``mean_busy``: executors that are busy on average."""
+    mean = math.ceil(mean_busy)
+    return {
+        "fixed-peak": Side("static", {"degree": EXECUTORS}, "fixed"),
+        "fixed-mean": Side("static", {"degree": mean}, "fixed", mean),
+        "dynamic-allocation": Side("static", {"degree": EXECUTORS}, "spark", conf=DYNAMIC),
+        "spark-ratio": Side("spark-ratio"),
+        "flink": Side("flink"),
+        "tide": Side("tide"),
+    }
+
+
+NAMES = tuple(sides(1.0))
+
+
+def measure(
+    policies: Sequence[str] = NAMES, trace: str = "psps_sbac", data: str | None = None, speed: float = FASTEST,
+    seconds: float | None = None, progress: TextIO = sys.stderr,
+) -> dict[str, Any]:  # fmt: skip
+    """Run the sides one after the other. ``seconds``: less than the whole trace, to try it."""
+    for name in policies:
+        if name not in NAMES:
+            raise OptionError(f"no side {name!r}; {nearest(name, NAMES)}")
+    if not 0 < speed <= FASTEST:
+        raise OptionError(f"speed={speed:g} is not allowed; it is above 0 and at most {FASTEST:g}: faster is another load")
+    rate = scaled(named(trace, data), speed)
+    busy = CALL_S * (rate.total or 0) / rate.end
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="springtide-") as folder:
+        for name in policies:
+            print(f"{name}: {min(seconds or rate.end, rate.end):.0f} s", file=progress, flush=True)
+            place = Path(folder) / name
+            with standalone(place, cores=EXECUTORS) as master:
+                rows.append({"policy": name, **_run(sides(busy)[name], rate, master, place, seconds)})
+            print(rows[-1], file=progress, flush=True)
+    return {
+        "work": "wait",
+        "trace": trace,
+        "speed": speed,
+        "target_ms": 1000 * TARGET_S,
+        "call_ms": 1000 * CALL_S,
+        "rows": rows,
+    }
+
+
+def scaled(rate: Rate, speed: float) -> Rate:
+    """The trace, faster, with a peak at which so many executors are busy as are wanted."""
+    factor = BUSY_AT_PEAK / CALL_S / max(rate.values)
+    starts = tuple(start / speed for start in rate.starts)
+    return Rate(starts, tuple(value * factor for value in rate.values), rate.end / speed, rate.label)
+
+
+def _made(draw: st.Draw) -> Call:
+    return Call(draw.index)
+
+
+def _called(call: Call) -> Call:
+    time.sleep(CALL_S)
+    return call
+
+
+def _run(side: Side, rate: Rate, master: str, place: Path, seconds: float | None) -> dict[str, Any]:
+    calls = st.source.generate(_made, rate=rate)
+    topology = calls.map(_called, name="call", parallelism=EXECUTORS).to(st.sink.discard()).named("calls")
+    done = st.run(
+        topology, policy=side.policy, settings=side.settings, max_slots=side.slots, target=TARGET_S, master=master,
+        executors=side.executors, runs=place / "runs", duration=seconds,
+        conf={**EXECUTOR_CONF, "spark.cores.max": str(side.slots), **side.conf},
+    )  # fmt: skip
+    reports = RunFolder(done.folder).batches()
+    latency, backlog = done.summary["latency_ms"], [report.backlog for report in reports]
+    return {
+        "violation_ratio": violation_ratio(reports, TARGET_S, WARM_S),
+        "executor_seconds": done.summary["executor_seconds"],
+        "latency_ms": latency,
+        "backlog_rows_end": backlog[-1] if backlog else None,
+        "rows_out": done.summary["rows_out"],
+        "reconfigurations": done.summary["reconfigurations"],
+        "seconds": round(reports[-1].committed - reports[0].started, 1) if reports else 0.0,
+    }
