@@ -59,6 +59,7 @@ class ControlLoop:
         self._dry_run, self._shedding = dry_run, shedding
         self.fleet: Fleet | None = None
         self._wished: Mapping[str, int] = {}
+        self._work: Mapping[str, float] = {}
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
         self._failing = False
         self._started = self._last = clock()
@@ -178,8 +179,9 @@ class ControlLoop:
         self, snapshot: Snapshot | None, requests: Sequence[Request], degrees: Mapping[str, int] | None = None
     ) -> Plan:
         wanted = {**(degrees or self._plan.degrees), **{request.operator: request.degree for request in requests}}
-        granted = planner.grant(self._topology, wanted, self._bounds)
-        slots = planner.slots(granted, self._bounds)
+        self._work = (planner.work(snapshot) if snapshot is not None else {}) or self._work
+        granted = planner.grant(self._topology, wanted, self._bounds, self._work)
+        slots = planner.slots(granted, self._bounds, self._work)
         there = (self.fleet.slots if self.fleet is not None else None) or slots
         widths = planner.widths(self._topology, min(slots, there), snapshot)
         if snapshot is not None and not snapshot.batches and granted == self._plan.degrees:

@@ -1,8 +1,8 @@
 """Plan: from the degrees that are wanted to what is granted: degrees, slots, widths.
 
 The papers' operators run side by side; Spark's stages take turns on all slots. Granting r replicas for an interval grants
-r seconds of work per second, so the slots are the sum of the degrees, and every stage is as wide as the slots, or narrower
-where its work would not pay for the tasks.
+r seconds of work per second, so the slots are the sum of the degrees, of those that hardly work only what they need
+(``policy/scale/slots.py``), and every stage is as wide as the slots, or narrower where its work would not pay for the tasks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from springtide.errors import OptionError
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Kind, Operator, Topology
+from springtide.policy.scale import slots as needed
 
 WORK_PER_TASK_S = 0.010
 """A task costs about 10 ms of fixed time, so one with less work than that costs more than it saves."""
@@ -31,13 +32,23 @@ class Bounds:
             raise OptionError(f"max_slots={self.max_slots} is not allowed; it is at least 1")
 
 
-def grant(topology: Topology, wanted: Mapping[str, int], bounds: Bounds) -> dict[str, int]:
+def work(snapshot: Snapshot) -> dict[str, float]:
+    """Seconds of work a second at each operator whose stages take turns: in batches, and where it was measured."""
+    if not snapshot.batches or not snapshot.interval_s:
+        return {}
+    measured = [operator for operator in snapshot.operators if operator.busy_s is not None and operator.served is not None]
+    return {operator.name: (operator.busy_s or 0.0) / snapshot.interval_s for operator in measured}
+
+
+def grant(
+    topology: Topology, wanted: Mapping[str, int], bounds: Bounds, work: Mapping[str, float] | None = None
+) -> dict[str, int]:
     """Degrees within the bounds: each at least the minimum and at most its parallelism; of too many, the largest give."""
     degrees = {}
     for operator in topology.scalable:
         limit = min(operator.parallelism or bounds.max_slots, bounds.max_slots)
         degrees[operator.name] = max(bounds.min_degree, min(int(wanted.get(operator.name, 1)), limit))
-    while sum(degrees.values()) > bounds.max_slots:
+    while needed.slots(degrees, work or {}) > bounds.max_slots:
         largest = max(degrees, key=lambda name: degrees[name])
         if degrees[largest] == bounds.min_degree:
             break  # more operators than slots: they share them
@@ -56,8 +67,8 @@ def filled(topology: Topology, bounds: Bounds) -> dict[str, int]:
     return degrees
 
 
-def slots(degrees: Mapping[str, int], bounds: Bounds) -> int:
-    return max(1, min(sum(degrees.values()), bounds.max_slots))
+def slots(degrees: Mapping[str, int], bounds: Bounds, work: Mapping[str, float] | None = None) -> int:
+    return min(needed.slots(degrees, work or {}), bounds.max_slots)
 
 
 def widths(topology: Topology, slots: int, snapshot: Snapshot | None) -> dict[str, int]:

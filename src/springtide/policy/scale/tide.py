@@ -107,8 +107,9 @@ class Tide:
         """Play what may come against all numbers of replicas that may be worth it."""
         forecast, after = past["forecast"], past["after"]
         coming, weights = _scenarios(past, forecast, after, snapshot.interval_s, snapshot.starting_s or 0.0)
-        degrees = replay.candidates(graph, forecast, snapshot.slots)
-        model = replay.in_batches if snapshot.batches else replay.record_by_record
+        in_turns = bool(snapshot.batches)
+        degrees = replay.candidates(graph, forecast, snapshot.slots, in_turns)
+        model = replay.in_batches if in_turns else replay.record_by_record
         capacity, latency = model(snapshot, graph, degrees, forecast, target_s)
         length = snapshot.interval_s / past["bins"]
         held = replay.held(graph, capacity, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
@@ -118,7 +119,7 @@ class Tide:
         late = parts @ weights * length
         most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
         clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
-        cost = degrees.sum(axis=1) * snapshot.interval_s + price * late + clearing
+        cost = replay.paid(graph, degrees, forecast, in_turns) * snapshot.interval_s + price * late + clearing
         best = int(np.argmin(cost))
         return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from springtide.model.snapshot import Snapshot
 from springtide.policy.scale.queueing import shared_out
+from springtide.policy.scale.slots import taken
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,7 +33,12 @@ class Graph(NamedTuple):
     backlog: float  # what waits anywhere, in records of the sources
 
 
-def candidates(graph: Graph, forecast: float, slots: int | None) -> npt.NDArray[np.int64]:
+def paid(graph: Graph, degrees: npt.NDArray[np.int64], rate: float, in_turns: bool) -> npt.NDArray[np.int64]:
+    """By candidate, how many replicas are paid for: all of them, or the slots on which stages take turns."""
+    return taken(degrees, rate * graph.work_s) if in_turns else degrees.sum(axis=1)
+
+
+def candidates(graph: Graph, forecast: float, slots: int | None, in_turns: bool) -> npt.NDArray[np.int64]:
     """[candidates, operators] Degrees that may be worth it: so many replicas for the most work, the others in proportion."""
     heaviest = float(graph.work_s.max())
     least, most = max(1, int(0.5 * forecast * heaviest)), max(2, math.ceil(8 * (forecast + graph.backlog) * heaviest) + 1)
@@ -42,7 +48,7 @@ def candidates(graph: Graph, forecast: float, slots: int | None) -> npt.NDArray[
         steps = np.unique(np.geomspace(least, most, WIDEST).round().astype(np.int64))
     loads = steps[:, None] / heaviest
     degrees = np.clip(np.ceil(loads * graph.work_s - 1e-9), 1, graph.limits).astype(np.int64)
-    fitting: npt.NDArray[np.int64] = degrees[degrees.sum(axis=1) <= (slots or 10**9)]
+    fitting: npt.NDArray[np.int64] = degrees[paid(graph, degrees, forecast, in_turns) <= (slots or 10**9)]
     if len(fitting):
         return fitting
     work = (forecast * graph.work_s).tolist()  # too much for the slots: they are dealt out in proportion
@@ -72,7 +78,7 @@ def in_batches(
 ) -> tuple[Floats, Floats]:
     """The same in micro-batches, whose stages share all slots: a batch of period P takes P = fixed + work/slots, and a record
     one and a half of them. What the fixed part leaves of the longest period that keeps the target is there for work."""
-    slots = degrees.sum(axis=1)
+    slots = paid(graph, degrees, rate, True)
     busy = sum(operator.busy_s or 0.0 for operator in snapshot.operators)
     spent = sum(seconds for _, seconds in snapshot.batches)
     fixed = max(0.0, spent - busy / max(1, snapshot.plan.slots)) / len(snapshot.batches)
