@@ -57,8 +57,11 @@ def two_sources() -> Topology:
     return left.union(right).map(same, name="both", grouping="auto").to(st.sink.discard(), name="sink").named("two")
 
 
-def batch(rows: int, *tasks: TaskReport, created: tuple[tuple[float, float], ...] = (), backlog: int | None = 0) -> BatchReport:
-    return BatchReport(0, 1, Plan({}, 1, {}), NOW, NOW + 0.5, rows, rows, 0, tasks, {"sink": rows}, created, backlog)
+def batch(
+    rows: int, *tasks: TaskReport, created: tuple[tuple[float, float], ...] = (), backlog: int | None = None,
+    committed: float = NOW + 0.5,
+) -> BatchReport:  # fmt: skip
+    return BatchReport(0, 1, Plan({}, 1, {}), NOW, committed, rows, rows, 0, tasks, {"sink": rows}, created, backlog)
 
 
 def task(operator: str, rows_in: int | None, rows_out: int | None = None, busy_s: float | None = 0.1) -> TaskReport:
@@ -331,9 +334,40 @@ def arrivals(*reports: BatchReport, topology: Topology | None = None) -> list[tu
 
 def test_arrivals_are_spread_between_the_quantiles() -> None:
     """Three of 20 records each at 0.5, 1.5 and 3.5 s. The first stands for 0.5 to 1.0, the next for 1.0 to 2.5, the last for
-    2.5 to 3.5: 20 in the first second, 20/1.5 in the next, half of that and half of 20 in the third, half of 20 in the last."""
+    2.5 to 3.5. In the three seconds from 0.5 on: 20 and half a second of 20/1.5; a whole second of that; 20."""
     (found,) = arrivals(batch(60, created=((0.5, 20.0), (1.5, 20.0), (3.5, 20.0))))
-    assert found == pytest.approx((20.0, 20 / 1.5, 10 / 1.5 + 10.0, 10.0))
+    assert found == pytest.approx((20 + 10 / 1.5, 20 / 1.5, 20.0))
+
+
+def told(monitor: Monitor) -> tuple[float, ...]:
+    return monitor.snapshot(1.0, 1.0, Plan({}, 1, {})).sources[0].arrivals
+
+
+def test_what_waits_was_created_since_what_was_read() -> None:
+    """A batch is committed at 104 s, with 20 records that were created up to 102 s; 60 more wait: 30/s of the last two."""
+    monitor = Monitor(line())
+    monitor.add(batch(20, committed=104.0, created=((100.0, 10.0), (102.0, 10.0)), backlog=60))
+    assert told(monitor) == pytest.approx((10.0, 10.0, 30.0, 30.0))
+
+
+def test_each_time_is_told_once() -> None:
+    """The next batch reads those 60, and the arrivals begin where the last ones ended, at 104 s: what was created before
+    was told as waiting. It is committed at 106 s, after reading up to 105 s; 10 wait."""
+    monitor = Monitor(line())
+    monitor.add(batch(20, committed=104.0, created=((100.0, 10.0), (102.0, 10.0)), backlog=60))
+    told(monitor)
+    monitor.add(batch(90, committed=106.0, created=((103.0, 45.0), (105.0, 45.0)), backlog=10))
+    assert told(monitor) == pytest.approx((45.0, 10.0))
+
+
+def test_falling_behind_is_no_fewer_arrivals() -> None:
+    """100/s come. Batches of 5 s each read only 2 s of it: every time 500 came, in five parts of 100."""
+    monitor = Monitor(line())
+    for number in range(1, 5):
+        read, now = 100.0 + 2 * number, 5.0 * number
+        created = ((read - 2, 100.0), (read, 100.0))
+        monitor.add(batch(200, committed=100.0 + now, created=created, backlog=round(100 * (100 + now - read))))
+        assert told(monitor) == pytest.approx((100.0,) * 5)
 
 
 def test_a_source_that_does_not_tell_when_has_no_arrivals() -> None:
@@ -349,10 +383,11 @@ times = some.lists(some.tuples(some.floats(0.0, 40.0), some.integers(1, 500)), m
 def test_arrivals_add_up_to_the_records(batches: list[list[tuple[float, int]]], epoch: float) -> None:
     reports = [batch(sum(n for _, n in one), created=tuple((epoch + at, float(n)) for at, n in one)) for one in batches]
     (found,) = arrivals(*reports)
-    assert sum(found) == pytest.approx(sum(report.rows_in for report in reports))
-    assert all(came >= 0 for came in found)
     every = [at for one in batches for at, _ in one]
-    assert len(found) <= max(every) - min(every) + 2
+    length = (max(every) - min(every)) / len(found) or 1.0
+    assert sum(found) * length == pytest.approx(sum(report.rows_in for report in reports))
+    assert all(came >= 0 for came in found)
+    assert len(found) <= max(every) - min(every) + 1
 
 
 @pytest.mark.parametrize("created", [
@@ -362,14 +397,14 @@ def test_arrivals_add_up_to_the_records(batches: list[list[tuple[float, int]]], 
 def test_records_created_at_a_whole_second_count(created: tuple[tuple[float, float], ...]) -> None:
     """Times in whole seconds, as many logs have them."""
     (found,) = arrivals(batch(30, created=created))
-    assert sum(found) == pytest.approx(30.0)
+    assert sum(found) == pytest.approx(30.0), "in one part, or in three of a second each"
 
 
 def test_of_two_sources_each_has_its_share() -> None:
     report = batch(40, task("left", None, 30), task("right", None, 10), created=((NOW, 20.0), (NOW + 1.5, 20.0)))
     left, right = arrivals(report, topology=two_sources())
-    assert sum(left) == pytest.approx(30.0)
-    assert sum(right) == pytest.approx(10.0)
+    assert sum(left) == pytest.approx(30.0 / (1.5 / len(left)))
+    assert sum(right) == pytest.approx(10.0 / (1.5 / len(left)))
     assert left == pytest.approx(tuple(3 * came for came in right))
 
 

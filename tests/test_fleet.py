@@ -163,6 +163,9 @@ def test_another_session_begins_anew_but_the_seconds_stay() -> None:
     other = MemoryCluster(clock)
     fleet.move(other)
     step(fleet, clock, 3)
+    assert other.asked == [], "none is there yet"
+    other.add()
+    step(fleet, clock, 3)
     assert other.asked == [3] and fleet.executor_seconds == 10.0
 
 

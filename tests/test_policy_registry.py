@@ -166,7 +166,7 @@ def test_names_that_do_not_fit(kind: str, name: str, said: str) -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(OptionError, match="Allowed: forecast, group, guard, scale"):
+    with pytest.raises(OptionError, match="Allowed: forecast, grant, group, guard, scale"):
         available("scope")
 
 

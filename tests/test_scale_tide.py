@@ -288,7 +288,7 @@ def test_what_is_not_read_yet_has_come_too() -> None:
         )
         return Snapshot(
             at, 1.0, Plan({"a": 1}, 1, {"a": 1}), (operator,), ((500, 0.9),), 500.0, backlog, None,
-            sources=(SourceSnapshot("source", 500, (500.0,)),), target_s=2.0, slots=40,
+            sources=(SourceSnapshot("source", 500),), target_s=2.0, slots=40,
         )  # fmt: skip
 
     tide = Tide()

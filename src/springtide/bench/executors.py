@@ -30,6 +30,7 @@ CALL_S = 0.040
 BUSY_AT_PEAK = 4.6
 """Executors that wait at the trace's peak: 77 % of six, as fixed executors for a peak are sized."""
 TARGET_S = 2.0
+INTERVAL_S = 5.0
 WARM_S = 30.0
 FASTEST = 2.0
 DYNAMIC = {
@@ -126,7 +127,7 @@ def _run(side: Side, rate: Rate, master: str, place: Path, seconds: float | None
     topology = calls.map(_called, name="call", parallelism=EXECUTORS).to(st.sink.discard()).named("calls")
     done = st.run(
         topology, policy=side.policy, settings=side.settings, max_slots=side.slots, target=TARGET_S, master=master,
-        executors=side.executors, runs=place / "runs", duration=seconds,
+        interval=INTERVAL_S,        executors=side.executors, runs=place / "runs", duration=seconds,
         conf={**EXECUTOR_CONF, "spark.cores.max": str(side.slots), **side.conf},
     )  # fmt: skip
     reports = RunFolder(done.folder).batches()

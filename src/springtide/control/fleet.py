@@ -106,8 +106,8 @@ class Fleet:
 
     def follow(self, slots: int, reason: str = "") -> None:
         """Ask for what is missing, and let go what was not needed for long enough."""
-        if not self.elastic:
-            return
+        if not self.elastic or not (self._there or self._asked):
+            return  # those that come with the session are not there yet
         now, wanted = self.clock(), self.limits.executors(slots)
         if not self._asked:
             self._asked = len(self._there)  # those that came with the session

@@ -80,7 +80,7 @@ class ControlLoop:
             requests = self._only_told(requests, snapshot)
         plan = self._make_plan(snapshot, requests)
         self._execute(plan, requests, snapshot)
-        if self.fleet is not None:
+        if self.fleet is not None and self._work:  # before anything was measured, nothing is asked for and nothing given back
             self.fleet.follow(plan.slots, "; ".join(request.reason for request in requests))
         self.snapshot = snapshot
         if now - self._kept_at >= KEEP_S:
@@ -183,7 +183,8 @@ class ControlLoop:
         granted = planner.grant(self._topology, wanted, self._bounds, self._work)
         slots = planner.slots(granted, self._bounds, self._work)
         there = (self.fleet.slots if self.fleet is not None else None) or slots
-        widths = planner.widths(self._topology, min(slots, there), snapshot)
+        usable = min(there, slots if self._work else self._bounds.max_slots)
+        widths = planner.widths(self._topology, usable, snapshot)
         if snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
             widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before
         shed_after = None if self._shedding is None else self._shedding.after(snapshot)

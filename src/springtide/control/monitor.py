@@ -7,6 +7,8 @@ import math
 import threading
 from collections.abc import Sequence
 
+import numpy as np
+
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport, latency_of
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
@@ -14,6 +16,10 @@ from springtide.model.topology import Kind, Operator, Topology
 
 LONGEST_S = 3_600
 """What was created longer before the newest record tells nothing about the arrivals of now."""
+
+
+Span = tuple[float, float, float]
+"""From when to when so many records were created."""
 
 
 class Monitor:
@@ -24,6 +30,7 @@ class Monitor:
         self._lock = threading.Lock()
         self._reports: list[BatchReport] = []
         self._backlog: int | None = None
+        self._told_until = math.inf  # of what was created, up to when arrivals were told
 
     def add(self, report: BatchReport) -> None:
         with self._lock:
@@ -81,7 +88,7 @@ class Monitor:
 
     def _sources(self, reports: Sequence[BatchReport]) -> tuple[SourceSnapshot, ...]:
         """Each source with its share of what came by the second: creation times are known of all sources together."""
-        arrivals = _by_second(reports)
+        arrivals = self._arrivals(reports)
         rows = [self._rows_out(source.name, reports) for source in self._topology.sources]
         total = sum(rows)
         return tuple(
@@ -90,6 +97,23 @@ class Monitor:
             )
             for source, own in zip(self._topology.sources, rows, strict=True)
         )
+
+    def _arrivals(self, reports: Sequence[BatchReport]) -> tuple[float, ...]:
+        """Records/s that were created since the last time, by parts of about a second; nothing where no source says when.
+
+        A batch tells a few quantiles of its records' creation times. The records that a quantile stands for were created
+        between it and its neighbours, so they are spread over that time. What waits now was created after what was read.
+        """
+        spans = [span for report in reports for span in _spans(report.created)]
+        if not spans:
+            return ()
+        until, newest = max(end for _, end, _ in spans), reports[-1]
+        if newest.backlog is not None and newest.committed > until:
+            spans.append((until, newest.committed, float(newest.backlog)))
+            until = newest.committed
+        since = self._told_until if self._told_until < until else min(begin for begin, _, _ in spans)
+        self._told_until = until
+        return _parts(spans, max(since, until - LONGEST_S), until)
 
 
 def producers(topology: Topology, operator: Operator) -> list[str]:
@@ -104,30 +128,20 @@ def _rate(rows: int, reports: Sequence[BatchReport], interval_s: float) -> float
     return rows / interval_s if reports and interval_s > 0 else None
 
 
-def _by_second(reports: Sequence[BatchReport]) -> tuple[float, ...]:
-    """How many records were created in each second; nothing where the source does not say when.
-
-    A batch tells a few quantiles of its records' creation times. The records that a quantile stands for were created
-    between it and its neighbours, so they are spread over that time.
-    """
-    spans = [span for report in reports for span in _spans(report.created)]
-    if not spans:
-        return ()
-    last = max(end for _, end, _ in spans)
-    spans = [span for span in spans if span[0] > last - LONGEST_S]
-    first = math.floor(min(begin for begin, _, _ in spans))
-    seconds = [0.0] * (math.floor(max(end for _, end, _ in spans)) + 1 - first)
-    for begin, end, weight in spans:
-        if math.floor(begin) == math.floor(end):
-            seconds[math.floor(begin) - first] += weight
-            continue
-        for second in range(math.floor(begin) - first, math.floor(end) + 1 - first):
-            part = min(end, first + second + 1) - max(begin, first + second)
-            seconds[second] += weight * part / (end - begin)
-    return tuple(seconds)
+def _parts(spans: Sequence[Span], since: float, until: float) -> tuple[float, ...]:
+    """Records/s in equal parts of about a second. Those created at one and the same instant, as in logs that tell whole
+    seconds, came within half a second of it."""
+    if until <= since:
+        return (sum(weight for _, _, weight in spans),)
+    begin, end, weight = np.array(spans).T
+    at_once = end <= begin
+    begin, end = np.where(at_once, np.maximum(since, begin - 0.5), begin), np.where(at_once, np.minimum(until, end + 0.5), end)
+    edges = np.linspace(since, until, max(1, round(until - since)) + 1)
+    came = np.clip((edges[:, None] - begin) / np.maximum(end - begin, 1e-9), 0.0, 1.0) @ weight
+    return tuple((np.diff(came) / np.diff(edges)).tolist())
 
 
-def _spans(created: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:
+def _spans(created: Sequence[tuple[float, float]]) -> list[Span]:
     """For each quantile from when to when its records were created, and how many they are."""
     times = sorted(created)
     middles = [(a + b) / 2 for (a, _), (b, _) in itertools.pairwise(times)]

@@ -49,6 +49,7 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "group": ("route",),
         "forecast": ("initial", "update", "ahead"),
         "guard": ("initial", "review"),
+        "grant": ("initial", "decide"),
     }
 )
 """The kinds, and the methods that a plug-in of each has to have."""
@@ -98,6 +99,9 @@ _BUILT_IN = (
     "springtide.policy.guard.quota:Quota",
     "springtide.policy.guard.effectiveness:Effectiveness",
     "springtide.policy.guard.excluded:Excluded",
+    "springtide.policy.grant.all:All",
+    "springtide.policy.grant.token_bucket:TokenBucket",
+    "springtide.policy.grant.budget:Budget",
 )
 _TYPES: Mapping[object, type] = MappingProxyType(
     {name: kind for kind in (int, float, str, bool) for name in (kind, kind.__name__)}

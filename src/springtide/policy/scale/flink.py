@@ -325,7 +325,9 @@ def _seen(
 ) -> _Seen | None:
     """What an operator did; None when nothing was measured, or not whom it reads, or not its lag."""
     samples, seconds = end["samples"] - begin["samples"], end["seconds"] - begin["seconds"]
-    if samples < 1 or not seconds > 0 or not operator.inputs or begin["lag"] is None or end["lag"] is None:
+    known = begin["lag"] is not None and end["lag"] is not None
+    told = len(operator.inputs) == len(begin["inputs"]) == len(end["inputs"]) > 0  # whom it reads may be missing at times
+    if samples < 1 or not seconds > 0 or not known or not told:
         return None
     full_s, full_rows, observations = (now - then for now, then in zip(end["full"], begin["full"], strict=True))
     came = zip(operator.inputs, end["inputs"], begin["inputs"], strict=True)

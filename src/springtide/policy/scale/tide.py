@@ -141,16 +141,11 @@ def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict
 
 
 def _arrivals(backlog_before: float | None, snapshot: Snapshot) -> Floats:
-    """Records/s of all sources together, by parts of the interval; a source that does not tell when has come evenly.
-
-    Batches tell when the records that they read were created; those that were not read yet came no less densely.
-    """
+    """Records/s of all sources together, by parts of the interval; a source that does not tell when has come evenly."""
     came = arrivals(backlog_before, snapshot)
-    lines = []
-    for source in snapshot.sources:
-        if source.name in came:
-            grown = came[source.name] / source.rows if source.rows else 1.0
-            lines.append([grown * rate for rate in source.arrivals or ((source.rows or 0) / snapshot.interval_s,)])
+    lines = [
+        source.arrivals or (came[source.name] / snapshot.interval_s,) for source in snapshot.sources if source.name in came
+    ]
     if not lines:
         return np.zeros(0)
     bins = max(1, min(FINEST, round(snapshot.interval_s)))  # batches tell of more or fewer seconds than the interval has

@@ -1,0 +1,105 @@
+"""The manager of the whole application: it sees what all proposals come to, and grants some of them.
+
+Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), sections
+3.3 and 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from springtide.model.request import Migrate, Proposal, Scale, Verdict
+from springtide.model.snapshot import Snapshot
+from springtide.policy.grant import SLACK_S, GrantPolicy, View
+from springtide.policy.scale import State
+from springtide.policy.scale.measured import known_costs
+
+
+@dataclass(frozen=True)
+class ApplicationManager:
+    """The state has ``clock``, the seconds that it was asked over; ``where``, each operator's replicas, and ``changed``, when
+    they last became others; ``cost_s``, what a record costs at each operator; ``response``, the response times since the last
+    round, as their sum over time and that time; and ``grant``, what the granting policy remembers.
+    """
+
+    grant: GrantPolicy
+    settle_s: float
+    bounds_ms: Mapping[str, float]
+
+    def initial(self) -> State:
+        return {
+            "clock": 0.0, "where": {}, "changed": None, "cost_s": {}, "response": [0.0, 0.0], "grant": self.grant.initial(),
+        }  # fmt: skip
+
+    def seen(self, state: State, snapshot: Snapshot) -> tuple[State, bool]:
+        """The state after an interval, and whether that is to be held back, as a change had not settled when it began."""
+        now = state["clock"] + snapshot.interval_s
+        # Not the degrees alone: a replica that moved pauses the application too.
+        where = {o.name: [o.degree, *(replica.node for replica in o.replicas)] for o in snapshot.operators}
+        changed = state["changed"]
+        if any(_other(state["where"].get(name), home) for name, home in where.items()):
+            changed = state["clock"]  # it was made when the last round was over
+        held = changed is not None and state["clock"] < changed + self.settle_s - SLACK_S
+        total, seconds = state["response"]
+        if snapshot.latency is not None and math.isfinite(snapshot.latency.mean) and not held:
+            total, seconds = total + snapshot.latency.mean * snapshot.interval_s, seconds + snapshot.interval_s
+        costs = state["cost_s"] if held else known_costs(state["cost_s"], snapshot)
+        return {
+            **state, "clock": now, "where": where, "changed": changed, "cost_s": costs, "response": [total, seconds],
+        }, held  # fmt: skip
+
+    def bounds(self, state: State, snapshot: Snapshot) -> dict[str, float]:
+        """R_max,op in ms: as it is set, else the operator's share of the target, by what a record costs there.
+
+        An operator whose cost is not known yet counts as a usual one.
+        """
+        if not snapshot.target_s:
+            return dict(self.bounds_ms)
+        names, cost_s = [operator.name for operator in snapshot.operators], state["cost_s"]
+        known = [cost_s[name] for name in names if name in cost_s]
+        usual = sum(known) / len(known) if known else 1.0
+        total = sum(cost_s.get(name, usual) for name in names)
+        shares = {name: 1000 * snapshot.target_s * cost_s.get(name, usual) / total for name in names}
+        return {**shares, **self.bounds_ms}
+
+    def judge(self, state: State, proposals: Sequence[Proposal], snapshot: Snapshot) -> tuple[State, tuple[Verdict, ...]]:
+        """A round: a verdict on every proposal. What was proposed before something else changed the operator is refused."""
+        outdated = {id(proposal): reason for proposal in proposals if (reason := _outdated(proposal, snapshot))}
+        fresh = [proposal for proposal in proposals if id(proposal) not in outdated]
+        grant, found = self.grant.decide(state["grant"], fresh, self._view(state, snapshot))
+        if len(found) != len(fresh):
+            raise ValueError(f"{self.grant.name!r} gave {len(found)} verdicts on {len(fresh)} proposals; it owes one on each")
+        stale = tuple(Verdict(proposal, None, outdated[id(proposal)]) for proposal in proposals if id(proposal) in outdated)
+        return {**state, "grant": grant, "response": [0.0, 0.0]}, (*found, *stale)
+
+    def _view(self, state: State, snapshot: Snapshot) -> View:
+        total, seconds = state["response"]
+        target = snapshot.target_s
+        return View(
+            now=state["clock"],
+            response_ms=total / seconds if seconds > 0 else None,
+            target_ms=1000 * target if target else None,
+            replicas=sum(operator.degree for operator in snapshot.operators),
+        )
+
+
+def _other(before: Sequence[Any] | None, now: Sequence[Any]) -> bool:
+    """Whether an operator's replicas are others: [their number, the node of each, where that is known]."""
+    if before is None or before[0] != now[0]:
+        return before is not None
+    return len(before) == len(now) > 1 and sorted(before[1:]) != sorted(now[1:])
+
+
+def _outdated(proposal: Proposal, snapshot: Snapshot) -> str | None:
+    action: Any = proposal.action
+    if not isinstance(action, Scale | Migrate):
+        return None
+    operator = snapshot.by_name.get(action.operator)
+    if operator is None:
+        return f"outdated: there is no operator {action.operator!r}"
+    if isinstance(action, Scale) and action.before != operator.degree:
+        return f"outdated: {action.operator} has {operator.degree} now, not {action.before}"
+    return None

@@ -1,0 +1,48 @@
+"""What an operator's manager sees: its operator alone, as if it were the whole topology, and whom it reads were its sources.
+
+So every scaling policy can run on it, and none sees more than its own operator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from springtide.model.plan import Plan
+from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
+from springtide.policy.scale.measured import queues
+
+
+def local_views(snapshot: Snapshot, bounds_ms: Mapping[str, float]) -> Iterator[Snapshot]:
+    """For each operator the snapshot cut down to it; the target is the operator's own bound, if it has one."""
+    sources = {source.name: source for source in snapshot.sources}
+    readers = Counter(name for operator in snapshot.operators for name, _ in operator.inputs)
+    nodes = {node.name: node for node in snapshot.nodes}
+    queued = queues(snapshot, {source.name: float(source.rows) for source in snapshot.sources if source.rows is not None})
+    for operator in snapshot.operators:
+        name, bound = operator.name, bounds_ms.get(operator.name)
+        read = tuple(_read(operator, *edge, sources, readers) for edge in operator.inputs)
+        held = sum(queued.get(source, 0.0) for source, _ in operator.inputs if source in sources)
+        yield Snapshot(
+            at=snapshot.at, interval_s=snapshot.interval_s,
+            plan=Plan({name: operator.degree}, snapshot.plan.slots, {name: operator.width}),
+            operators=(operator,), batches=snapshot.batches, rate=operator.rate,
+            backlog=None if operator.backlog is None else operator.backlog + round(held), latency=None, sources=read,
+            nodes=tuple(nodes[node] for node in dict.fromkeys(one.node for one in operator.replicas) if node in nodes),
+            target_s=None if bound is None else bound / 1000, slots=snapshot.slots, trigger_s=snapshot.trigger_s,
+            starting_s=snapshot.starting_s,
+        )  # fmt: skip
+
+
+def _read(
+    operator: OperatorSnapshot, name: str, came: int, sources: Mapping[str, SourceSnapshot], readers: Mapping[str, int]
+) -> SourceSnapshot:
+    """Whom it reads, as a source. Of a source that only it reads, all is for it, also what did not come through yet."""
+    source = sources.get(name)
+    if source is not None and (readers[name] == 1 or not source.rows):
+        return source
+    rows = None if operator.rate is None else came
+    if source is None or not source.rows:
+        return SourceSnapshot(name, rows)
+    return replace(source, rows=rows, arrivals=tuple(second * came / source.rows for second in source.arrivals))

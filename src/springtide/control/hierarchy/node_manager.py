@@ -1,0 +1,58 @@
+"""The manager of one node: it tells how full its node is, and proposes to move replicas away when it is overloaded.
+
+Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), sections
+3.3 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from springtide.model.request import Proposal
+from springtide.model.snapshot import NodeSnapshot, Snapshot
+from springtide.policy.place import Neighbourhood, Place
+from springtide.policy.place.overload import overload
+
+Hosted = Sequence[tuple[str, int]]
+"""The replicas on a node: the operator, and which of its replicas, counted as the snapshot lists them."""
+
+
+@dataclass(frozen=True)
+class NodeManager:
+    """All nodes' managers are this one; they remember nothing.
+
+    ``above``: U_mig, the share of a node's CPU above which a replica should go.
+    """
+
+    above: float
+
+    def tell(self, node: NodeSnapshot, hosted: Hosted) -> Place:
+        """A node has room for as many replicas as it has cores, as in the paper's cluster: 8 cores, 8 replicas."""
+        used = node.used / node.cores if node.used is not None and node.cores > 0 else None
+        return Place(node.name, max(0, node.cores - len(hosted)), used)
+
+    def propose(
+        self, here: Place, hosted: Hosted, around: Neighbourhood, rng: np.random.Generator
+    ) -> Proposal | None:  # fmt: skip
+        """A migration, if the node is overloaded and a neighbour is not."""
+        found = overload(here, hosted, around, self.above, rng)
+        if found is None:
+            return None
+        action, score = found
+        reason = (
+            f"{here.utilisation:.0%} of {here.node} in use, above {self.above:.0%}: {action.operator} moves to {action.node}"
+        )
+        return Proposal(f"node {here.node}", action, score, reason)
+
+
+def hosted_by(snapshot: Snapshot) -> dict[str, list[tuple[str, int]]]:
+    """The replicas on each node."""
+    found: dict[str, list[tuple[str, int]]] = {node.name: [] for node in snapshot.nodes}
+    for operator in snapshot.operators:
+        for place, replica in enumerate(operator.replicas):
+            if replica.node in found:
+                found[replica.node].append((operator.name, place))
+    return found

@@ -1,0 +1,65 @@
+"""The manager of one operator: it sees its operator only, and proposes to scale it.
+
+Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), sections
+3.3 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from springtide.model.plan import Request
+from springtide.model.request import Proposal, Scale
+from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.policy.place import Neighbourhood
+from springtide.policy.place.busiest import busiest
+from springtide.policy.place.near import spread
+from springtide.policy.scale import ScalePolicy, State
+
+
+@dataclass(frozen=True)
+class OperatorManager:
+    """Asks a scaling policy about one operator, and says where replicas should come or go, where they have places.
+
+    All operators' managers are this one; each has a state of its own.
+    """
+
+    policy: ScalePolicy
+
+    def propose(
+        self, state: State | None, view: Snapshot, around: Neighbourhood, rng: np.random.Generator
+    ) -> tuple[State, Proposal | None]:
+        """``view``: the operator alone. ``around``: what the nodes' managers told of their nodes."""
+        operator = view.operators[0]
+        after, requests = self.policy.decide(self.policy.initial() if state is None else state, view, rng)
+        request = _sound(after, requests, operator)
+        if request is None or request.degree == operator.degree:
+            return after, None
+        nodes = self._nodes(operator, request.degree - operator.degree, around, rng)
+        action = Scale(operator.name, operator.degree, int(request.degree), nodes)
+        return after, Proposal(f"operator {operator.name}", action, float(request.score), request.reason)
+
+    def _nodes(self, operator: OperatorSnapshot, more: int, around: Neighbourhood, rng: np.random.Generator) -> tuple[str, ...]:
+        """Section 5: a new replica comes near the first one, and the one on the busiest node goes."""
+        if not operator.replicas or not around.places:
+            return ()
+        homes = [replica.node for replica in operator.replicas]
+        if more > 0:
+            return spread(homes[0], more, around, rng)
+        return busiest(homes, -more, around.used)
+
+
+def _sound(state: object, requests: Sequence[Request], operator: OperatorSnapshot) -> Request | None:
+    """The policy's request. Nonsense fails here, in this manager, and not where all of them come together."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"the policy's state is {type(state).__name__}; it is a mapping")
+    for request in requests:
+        whole = isinstance(request, Request) and int(request.degree) == request.degree >= 1
+        if not whole or request.operator != operator.name or not isinstance(request.reason, str):
+            raise ValueError(
+                f"{request} is no request for {operator.name!r}: it wants a whole degree of at least 1 and a reason"
+            )
+    return requests[-1] if requests else None

@@ -1,0 +1,31 @@
+"""EDF's baseline: whatever is proposed, but for conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from springtide.model.request import Action, Proposal, Verdict
+from springtide.policy.grant import State, View
+from springtide.policy.grant.ranking import ranked, verdicts
+
+
+@dataclass(frozen=True)
+class All:
+    """What the paper compares its token bucket with, in section 9: only conflicts are refused."""
+
+    kind: ClassVar[str] = "grant"
+    name: ClassVar[str] = "all"
+    source: ClassVar[str] = "EDF, section 7"
+    summary: ClassVar[str] = "grants everything that does not conflict with something of a higher rank"
+
+    def initial(self) -> State:
+        return {}
+
+    def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+        return state, verdicts(ranked(proposals), _granted)
+
+
+def _granted(action: Action) -> tuple[Action | None, str]:
+    return action, "no conflict"

@@ -1,0 +1,81 @@
+"""A price limit: what all replicas and executors cost in an hour stays below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from springtide.errors import OptionError
+from springtide.model.request import Action, AddExecutors, Proposal, RemoveExecutor, Scale, Verdict
+from springtide.policy.grant import State, View
+from springtide.policy.grant.ranking import ranked, verdicts
+from springtide.policy.registry import parameter, validate
+
+ROUNDING = 1e-9
+"""20 replicas for 0.05 are 1, also when the computer finds 1.0000000000000002."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Whatever saves or moves is granted. What costs more is granted in the order of rank, as far as the money goes.
+
+    What is taken away in the same round makes room first. At 0.10 a replica-hour and a limit of 1.00, with nine replicas, of
+    which one is to go, two can be added: of a scale-out from 2 to 5 a part is granted, from 2 to 4.
+    """
+
+    kind: ClassVar[str] = "grant"
+    name: ClassVar[str] = "budget"
+    source: ClassVar[str] = "Springtide"
+    summary: ClassVar[str] = "grants what a price limit per hour allows, the highest score first"
+
+    limit: float = parameter(1.0, "price/h", 0, help="what all replicas and executors together may cost in an hour")
+    replica: float = parameter(0.05, "price/h", 0, help="what a replica costs in an hour; 0 where executors are paid for")
+    executor: float = parameter(0.0, "price/h", 0, help="what an executor costs in an hour; 0 where replicas are paid for")
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if not self.replica and not self.executor:
+            raise OptionError("'budget': replica=0 and executor=0: nothing has a price; give at least one of them")
+
+    def initial(self) -> State:
+        return {}
+
+    def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+        spending = self.replica * view.replicas + self.executor * (view.executors or 0)
+        unknown = bool(self.executor) and view.executors is None
+
+        def pays(action: Action) -> tuple[Action | None, str]:
+            nonlocal spending
+            price, more = self._price(action), _more(action)
+            if unknown and more > 0:
+                return None, "how many executors there are is not known, so neither is what they cost"
+            afforded = int(max(0.0, min(more, (self.limit - spending) / price + ROUNDING))) if price * more > 0 else more
+            if afforded <= 0 < more:
+                return None, f"over the budget: {price:g} on top of {spending:.4g} an hour is more than {self.limit:g}"
+            spending += price * afforded
+            told = f"{spending:.4g} of {self.limit:g} an hour"
+            return (action, told) if afforded == more else (_part(action, afforded), f"{afforded} of {more}: {told}")
+
+        saving_first = sorted(ranked(proposals), key=lambda proposal: _more(proposal.action) >= 0)
+        return state, verdicts(saving_first, pays)
+
+    def _price(self, action: Action) -> float:
+        """Of one replica, or one executor."""
+        return self.executor if isinstance(action, AddExecutors | RemoveExecutor) else self.replica
+
+
+def _more(action: Action) -> int:
+    """How many replicas, or executors, there are more after it."""
+    if isinstance(action, Scale):
+        return action.after - action.before
+    if isinstance(action, AddExecutors):
+        return action.count
+    return -1 if isinstance(action, RemoveExecutor) else 0
+
+
+def _part(action: Action, count: int) -> Action:
+    """The same with so many more only."""
+    if isinstance(action, Scale):
+        return replace(action, after=action.before + count, nodes=action.nodes[:count])
+    return AddExecutors(count)
