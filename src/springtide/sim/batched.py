@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from springtide.control.fleet import Limits
 from springtide.control.loop import ControlLoop
+from springtide.control.memory import MemoryCluster
 from springtide.control.planner import Bounds
 from springtide.control.routing import Routing
 from springtide.model.plan import Request
@@ -69,6 +71,11 @@ def run(setup: Setup) -> Outcome:
         target_s=setup.target_s, starting_s=setup.starting_s, learned=setup.learned,
     )  # fmt: skip
 
+    if setup.starting_s > 0:  # executors that take so long to come; at first all are there, as on a cluster of Spark's
+        executors = MemoryCluster(clock, setup.starting_s)
+        for _ in range(setup.max_slots):
+            executors.add()
+        loop.employ(executors, Limits(1, setup.max_slots), elastic=True)
     cycles = itertools.count(1)
     due = setup.begin_s + setup.interval_s
 
@@ -86,6 +93,7 @@ def run(setup: Setup) -> Outcome:
     engine.run(loop, setup.end, tick)
     measured = {
         **metrics(journal.reports, setup.begin_s, setup.target_s),
+        "executor_seconds": None if loop.fleet is None else loop.fleet.executor_seconds,
         "constants": to_json(setup.constants),
         "operators": [_operator(operator.name, journal.reports) for operator in model.topology.scalable],
     }

@@ -22,6 +22,10 @@ BATCH_LATENCY = 1.5
 """In micro-batches a record waits for half a batch on average, and then for its own."""
 
 
+LEAST_USABLE = 0.5
+"""Where the fixed part of batches leaves no room for the target, batches get longer, until half of their time is work."""
+
+
 class Graph(NamedTuple):
     """The operators of which enough is known."""
 
@@ -82,7 +86,7 @@ def in_batches(
     busy = sum(operator.busy_s or 0.0 for operator in snapshot.operators)
     spent = sum(seconds for _, seconds in snapshot.batches)
     fixed = max(0.0, spent - busy / max(1, snapshot.plan.slots)) / len(snapshot.batches)
-    usable = max(0.1, 1 - BATCH_LATENCY * fixed / (ROOM * target_s))
+    usable = max(LEAST_USABLE, 1 - BATCH_LATENCY * fixed / (ROOM * target_s))
     capacity = slots * usable / max(float(graph.work_s.sum()), 1e-12)
     return capacity, np.zeros(len(slots))
 
