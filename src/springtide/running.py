@@ -22,8 +22,11 @@ import pyarrow as pa
 
 from springtide.control.fleet import Limits
 from springtide.control.loop import ControlLoop
+from springtide.control.plane.remote import Patience, RemotePolicy
+from springtide.control.plane.spec import Spec, make
 from springtide.control.planner import Bounds
 from springtide.control.routing import Routing
+from springtide.control.switch import FILE, FileSwitch, Mode
 from springtide.errors import OptionError, RunError, SetupError, SpringtideError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.endpoints import GenerateSource
@@ -33,7 +36,6 @@ from springtide.model.topology import AUTO, Kind, Topology
 from springtide.policy import registry
 from springtide.policy.batch.read_limit import ReadLimit, floor_s
 from springtide.policy.batch.shedding import Shedding
-from springtide.policy.chosen import chosen
 from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
 from springtide.record.folder import RunFolder
@@ -77,7 +79,7 @@ def run(
     archives: Sequence[str] = (), spark: object = None, seed: int = 0, watch: Watch | None = None,
     stop: threading.Event | None = None, guards: Sequence[str] = (), dry_run: bool = False,
     shed_after: str | float | None = None, queue_limit: int | None = None,
-    executors: str | None = None, min_executors: int = 1,
+    executors: str | None = None, min_executors: int = 1, grant: str | None = None, managers: str = "",
 ) -> Result:  # fmt: skip
     """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
 
@@ -89,6 +91,8 @@ def run(
     that when their batch starts, and the oldest when more than so many wait; they are counted as ``rows_shed``.
     ``executors`` of a cluster are ``elastic``: asked for and released as slots are granted, ``min_executors`` at least;
     ``fixed``; or left to ``spark``'s own dynamic allocation. The default is elastic, but fixed for a session that is handed in.
+    ``grant``: hierarchical control, in which every operator has a manager of its own that asks the policy, and this policy,
+    such as ``token-bucket``, says which requests are granted; ``managers``: their times, such as ``operators=10s, settle=30s``.
     Everything that can be wrong is checked before Spark starts.
     """
     if not isinstance(topology, Topology):
@@ -103,7 +107,9 @@ def run(
         raise OptionError(
             f"policy {policy!r} knows the future, which only the simulator can tell; use it with `springtide simulate`"
         )
-    scaler = chosen(policy, settings, guards, [operator.name for operator in topology.scalable])
+    names = tuple(operator.name for operator in topology.scalable)
+    spec = Spec(policy, settings or {}, tuple(guards), names, seed, grant, managers)
+    scaler = make(spec)
     groupings = _groupings(topology, grouping, grouping_settings or {})
     shedding = _shedding(topology, shed_after, queue_limit)
     ending_s = None if duration is None else seconds(duration, "duration")
@@ -136,13 +142,15 @@ def run(
         held.acquire(topology)
     stop = stop or threading.Event()
     journal = _Journal(folder)
+    control = RemotePolicy(spec, Patience.of(interval_s)) if spec.movable else scaler.policy
+    switch = FileSwitch(folder.path / FILE, Mode.DRY_RUN if dry_run else Mode.ON)
     try:
         routing = Routing(topology, groupings, held.editions, time.monotonic)
         loop = ControlLoop(
-            topology, scaler.policy, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
+            topology, control, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
-            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), dry_run=dry_run, shedding=shedding,
+            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), switch=switch, shedding=shedding,
             keep=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
         )  # fmt: skip
 
@@ -182,10 +190,13 @@ def run(
         if floor is not None:
             held.remember("floor", {"floor_s": floor})
     finally:
+        if isinstance(control, RemotePolicy):
+            control.close()
         held.release()
     reports = folder.batches()
     summary = summarise(topology, policy, grouping, reports, str(folder.path))
     summary["restarts"] = outcome.restarts
+    summary["control_restarts"] = control.restarts if isinstance(control, RemotePolicy) else 0
     seen = loop.fleet.executor_seconds if loop.fleet else 0.0
     summary["executor_seconds"] = round(seen, 1) or None  # in one process there are none
     summary["violation_ratio"] = None if target_s is None else violation_ratio(reports, target_s)

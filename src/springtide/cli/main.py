@@ -17,6 +17,7 @@ from springtide.cli.bench import bench
 from springtide.cli.calibrate import calibrate
 from springtide.cli.common import errors, parted, print_json, settings_of
 from springtide.cli.compare import compare
+from springtide.cli.control import control
 from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
 from springtide.cli.train import train
@@ -42,6 +43,8 @@ def cli(verbose: bool) -> None:
     metavar="NAME:P=V,…",
     help="What stands between policy and plan; such as cooldown:out=30s.",
 )
+@click.option("--grant", metavar="NAME:P=V,…", help="Hierarchical control, and who grants: all, token-bucket or budget.")
+@click.option("--managers", default="", help="Their times, such as operators=10s,application=30s,settle=30s.")
 @click.option("--shed-after", help="Leave out records older than this when their batch starts, and count them; such as 30s.")
 @click.option("--queue-limit", type=click.IntRange(1), help="When more wait than this, leave out the oldest, and count them.")
 @click.option("--dry-run", is_flag=True, help="Decide and record, but change no degree: all slots stay in use.")
@@ -136,6 +139,7 @@ def doctor(as_json: bool) -> None:
     sys.exit(0 if all(finding.ok for finding in findings) else 1)
 
 
+cli.add_command(control)
 cli.add_command(simulate)
 cli.add_command(compare)
 cli.add_command(train)

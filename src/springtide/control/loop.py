@@ -17,9 +17,11 @@ import numpy as np
 from springtide.control import planner
 from springtide.control.fleet import Fleet, Limits
 from springtide.control.monitor import Monitor
+from springtide.control.plane.remote import RemotePolicy
 from springtide.control.planner import Bounds
 from springtide.control.ports import Actuator, Clock, Cluster, Journal, Measuring
 from springtide.control.routing import Routing
+from springtide.control.switch import Fixed, Mode, Switch
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
@@ -43,7 +45,7 @@ class ControlLoop:
         interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal,
         routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None, target_s: float | None = None,
         starting_s: float | None = None, learned: State | None = None, keep: Callable[[State], None] | None = None,
-        dry_run: bool = False, shedding: Shedding | None = None,
+        dry_run: bool = False, shedding: Shedding | None = None, switch: Switch | None = None,
     ) -> None:  # fmt: skip
         """``learned``: the policy's state to begin with. ``keep`` is handed its state, now and then and at the end.
         ``dry_run``: decide and record, but leave the degrees as they are, with all slots in use."""
@@ -56,7 +58,9 @@ class ControlLoop:
         self._rng = np.random.default_rng(seed)
         self._policy_state: State | None = learned
         self._keep, self._kept_at = keep, clock()
-        self._dry_run, self._shedding = dry_run, shedding
+        self._shedding = shedding
+        self._switch = switch or Fixed(Mode.DRY_RUN if dry_run else Mode.ON)
+        self._mode = self._switch.mode()
         self.fleet: Fleet | None = None
         self._wished: Mapping[str, int] = {}
         self._work: Mapping[str, float] = {}
@@ -75,12 +79,16 @@ class ControlLoop:
             self.fleet.look()
         snapshot = self._measured(self._monitor, now - self._started, now - self._last, self._plan)
         self._last = now
+        if self._look_at_switch(snapshot) is Mode.OFF:
+            self.snapshot = snapshot
+            return
         requests = self._analyze(snapshot)
-        if self._dry_run:
+        if self._mode is Mode.DRY_RUN:
             requests = self._only_told(requests, snapshot)
         plan = self._make_plan(snapshot, requests)
         self._execute(plan, requests, snapshot)
-        if self.fleet is not None and self._work:  # before anything was measured, nothing is asked for and nothing given back
+        # before anything was measured, nothing is asked for and nothing given back
+        if self.fleet is not None and self._work and self._mode is Mode.ON:
             self.fleet.follow(plan.slots, "; ".join(request.reason for request in requests))
         self.snapshot = snapshot
         if now - self._kept_at >= KEEP_S:
@@ -89,7 +97,7 @@ class ControlLoop:
     def employ(self, cluster: Cluster, limits: Limits, elastic: bool) -> None:
         """Have a cluster's executors follow the plans, from the next cycle on, or only watch them."""
         if self.fleet is None:
-            self.fleet = Fleet(cluster, limits, self._clock, self._journal.decision, elastic and not self._dry_run)
+            self.fleet = Fleet(cluster, limits, self._clock, self._journal.decision, elastic)
         else:
             self.fleet.move(cluster)
 
@@ -113,6 +121,8 @@ class ControlLoop:
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
+        if isinstance(self._policy, RemotePolicy):
+            self._policy_state = self._policy.close() or self._policy_state
         self._keep_learned()
 
     @property
@@ -129,6 +139,15 @@ class ControlLoop:
         except Exception as error:  # noqa: BLE001  a full disk, or a state that is no JSON, must not stop the run
             log.warning("what policy %s learned is not kept: %r", getattr(self._policy, "name", "?"), error)
             self._keep = None
+
+    def _look_at_switch(self, snapshot: Snapshot) -> Mode:
+        """The mode now; that it was switched is logged and recorded."""
+        mode, before = self._switch.mode(), self._mode
+        if mode is not before:
+            log.warning("control is switched from %s to %s", before, mode)
+            self._journal.decision({"control": mode, "at_s": round(snapshot.at, 3), "reason": f"switched from {before}"})
+            self._mode, self._wished = mode, {}
+        return mode
 
     def _only_told(self, requests: tuple[Request, ...], snapshot: Snapshot) -> tuple[Request, ...]:
         """A dry run: write down what is wanted, once, and want nothing."""
@@ -155,8 +174,9 @@ class ControlLoop:
         degrees = planner.grant(self._topology, {}, self._bounds)
         empty = Plan(degrees, 1, {})
         snapshot = self._measured(Monitor(self._topology), 0.0, 0.0, empty)
-        requests = () if self._dry_run else self._analyze(snapshot)
-        plan = self._make_plan(None, requests, planner.filled(self._topology, self._bounds) if self._dry_run else degrees)
+        dry = self._mode is not Mode.ON
+        requests = () if dry else self._analyze(snapshot)
+        plan = self._make_plan(None, requests, planner.filled(self._topology, self._bounds) if dry else degrees)
         for actuator in self._actuators:
             actuator.apply(plan)
         return plan
@@ -165,7 +185,7 @@ class ControlLoop:
         try:
             before = self._policy.initial() if self._policy_state is None else self._policy_state
             state, requests = self._policy.decide(before, snapshot, self._rng)
-            requests = tuple(_sound(request, self._topology) for request in requests)
+            requests = tuple(request.checked(self._topology.by_name) for request in requests)
             self._policy_state = state
         except Exception:  # a policy is anybody's code; whatever it raises must not reach the data flow
             if not self._failing:
@@ -225,11 +245,3 @@ class ControlLoop:
                 if not failing:
                     log.exception("the control loop failed; the last plan stays in force")
                 failing = True
-
-
-def _sound(request: Request, topology: Topology) -> Request:
-    """A request that can be granted; nonsense fails here, inside the guard, not while a plan is made."""
-    whole = int(request.degree) == request.degree >= 0
-    if request.operator not in topology.by_name or not whole or not isinstance(request.reason, str):
-        raise ValueError(f"{request} is no request: it wants an operator, a whole degree of 0 or more and a reason")
-    return request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,6 +15,20 @@ class Request:
     degree: int
     reason: str
     score: float = 0.0
+
+    def checked(self, operators: Container[str]) -> Request:
+        """Itself, if it can be granted; ValueError, or TypeError, for nonsense."""
+        whole = int(self.degree) == self.degree >= 0
+        if self.operator not in operators or not whole or not isinstance(self.reason, str):
+            raise ValueError(f"{self} is no request: it wants an operator, a whole degree of 0 or more and a reason")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Request:
+        return cls(**document)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,26 @@ class Chosen:
 
 
 def chosen(
-    policy: str, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str]
+    policy: str, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str],
+    managed: Callable[[ScalePolicy], ScalePolicy] | None = None,
 ) -> Chosen:  # fmt: skip
     """Make a policy by its name. A guard is ``name`` or ``name:parameter=value,…``, asked in the order given.
+
+    ``managed`` puts the policy into managers' hands, inside of the guards.
 
     >>> chosen("static", {"degree": 4}, ["bounds:most=2"], ["a"]).policy.name
     'static'
     """
     given = dict(settings or {})
     file = given.pop(STATE, None)
-    made = registry.create("scale", policy, given)
-    whole: ScalePolicy = Guarded(made, tuple(_guard(one) for one in guards)) if guards else made
+    made: ScalePolicy = registry.create("scale", policy, given)
+    if managed is not None:
+        if file is not None:
+            raise OptionError(
+                f"{STATE}={file!r}: each manager has a state of its own, which no file has; leave it or grant out"
+            )
+        made = managed(made)
+    whole: ScalePolicy = Guarded(made, tuple(named("guard", one) for one in guards)) if guards else made
     scale.check(whole, operators)
     learned = None if file is None else read_state(str(file), policy)
     if learned is not None and guards:
@@ -45,15 +54,16 @@ def chosen(
     return Chosen(whole, learned)
 
 
-def _guard(text: str) -> Any:
+def named(kind: str, text: str) -> Any:
+    """A plug-in from a text, ``name`` or ``name:parameter=value,…``."""
     name, _, rest = text.partition(":")
-    known = "|".join(re.escape(p.name) for p in registry.parameters(registry.find("guard", name)))
+    known = "|".join(re.escape(p.name) for p in registry.parameters(registry.find(kind, name)))
     parts = re.split(rf",\s*(?=(?:{known})\s*=)", rest)  # a value may have commas of its own
     pairs = [part.partition("=") for part in parts if part.strip()]
     wrong = [key for key, equals, _ in pairs if not equals]
     if wrong:
-        raise OptionError(f"guard {text!r}: {wrong[0]!r} is not parameter=value; write such as cooldown:before_out=30s")
-    return registry.create("guard", name, {key.strip(): value.strip() for key, _, value in pairs})
+        raise OptionError(f"{kind} {text!r}: {wrong[0]!r} is not parameter=value; write such as cooldown:before_out=30s")
+    return registry.create(kind, name, {key.strip(): value.strip() for key, _, value in pairs})
 
 
 def write_state(file: Path, policy: str, state: State) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from springtide.control.plane.spec import hierarchical
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.rate import Rate, as_rate
@@ -42,6 +43,7 @@ def simulate(
     warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, begin: str | float | None = None,
     trigger: str | float | None = None, constants: Constants | None = None, r_over: int | None = None,
     starting: str | float = 0.0, guards: Sequence[str] = (), learned: State | None = None, progress: Progress | None = None,
+    grant: str | None = None, managers: str = "",
 ) -> Outcome:  # fmt: skip
     """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
 
@@ -60,7 +62,8 @@ def simulate(
     model = _model(what, None if trace is None else _rate(trace), costs)
     if arrivals is not None:
         model = replace(model, sources=tuple(replace(source, arrivals=arrivals) for source in model.sources))
-    scaler, begun = _scaler(policy, settings, guards, [operator.name for operator in model.topology.scalable])
+    names = [operator.name for operator in model.topology.scalable]
+    scaler, begun = _scaler(policy, settings, guards, names, hierarchical(grant, managers))
     shared = {o.name for o in model.operators if o.queue == "shared" and not in_batches}
     wanted = {o.name: "full-knowledge" if o.name in shared else o.grouping or grouping for o in model.operators}
     groupings = {name: _grouping(one, {} if name in shared else grouping_settings or {}) for name, one in wanted.items()}
@@ -108,12 +111,14 @@ def simulate(
 
 
 def _scaler(
-    policy: str | ScalePolicy | None, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str]
-) -> tuple[ScalePolicy | None, State | None]:
+    policy: str | ScalePolicy | None, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str],
+    managed: Callable[[ScalePolicy], ScalePolicy] | None,
+) -> tuple[ScalePolicy | None, State | None]:  # fmt: skip
     if isinstance(policy, str):
-        made = chosen(policy, settings, guards, operators)
+        made = chosen(policy, settings, guards, operators, managed)
         return made.policy, made.state
     if policy is not None:
+        policy = policy if managed is None else managed(policy)
         scale.check(policy, operators)
     return policy, None
 

@@ -26,7 +26,8 @@ def taken(degrees: npt.NDArray[np.int64], work: npt.NDArray[np.float64]) -> npt.
     5
     """
     own = np.where((degrees > 1) | np.isnan(work), degrees, np.minimum(1.0, SPARE * work))
-    return np.maximum(1, np.ceil(own.sum(axis=-1) - TOO_LITTLE)).astype(np.int64)
+    found: npt.NDArray[np.int64] = np.maximum(1, np.ceil(own.sum(axis=-1) - TOO_LITTLE)).astype(np.int64)
+    return found
 
 
 def slots(degrees: Mapping[str, int], work: Mapping[str, float]) -> int:

@@ -1,0 +1,137 @@
+"""A process that is asked by lines on its standard input, and answers by lines on its standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from springtide.control.plane.wire import decoded, encoded
+
+COMMAND = (sys.executable, "-P", "-m", "springtide.control.plane.served")
+"""``-P``: a file of the working directory that is named as a module of Python's would be imported in its place."""
+
+LONGEST = 64 * 2**20
+"""Bytes of an answer. What was learned of 1,000 operators is some MB; what is longer will not end."""
+
+REAPED_S = 5.0
+"""A killed process is gone at once, unless the kernel cannot let it go; then it is left behind."""
+
+
+class Lost(Exception):
+    """The process cannot be asked any more; the text says why."""
+
+
+class Child:
+    """One process. ``ask`` never waits longer than it is told to, whatever the process does with its pipes.
+
+    It is of a session of its own: Ctrl-C, which a terminal sends to all, is the driver's business, and what it started
+    itself ends with it. It can import whatever this process can.
+    """
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        path = os.pathsep.join(part or os.getcwd() for part in sys.path)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  the command is our own
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        except OSError as fault:  # no memory, or no process more
+            raise Lost(f"it could not be started: {fault}") from None
+        assert self._process.stdin and self._process.stdout
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        for pipe in (self._in, self._out):
+            os.set_blocking(pipe, False)
+        self._read = bytearray()
+        self._ending, self._killed = threading.Lock(), False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, document: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send a document and wait for the answer. Raises Lost when there is none in time, or nonsense."""
+        deadline = time.monotonic() + timeout_s
+        self._write(encoded({**document, "timeout_s": timeout_s}), deadline, timeout_s)
+        line = self._line(deadline, timeout_s)
+        try:
+            return decoded(line)
+        except ValueError as fault:
+            raise Lost(f"it answered nonsense, {line[:80]!r}: {fault}") from None
+
+    def check(self) -> None:
+        """Raises Lost when it died, or talks unasked."""
+        if self._ready(self._out, select.POLLIN, 0.0):
+            self._receive()
+            raise Lost(f"it told what nobody asked for: {bytes(self._read[:80])!r}")
+
+    def end(self) -> int | None:
+        """Kill it and all that it started; returns its exit code, negative for a signal. May be repeated, by any thread."""
+        with self._ending:
+            if not self._killed:  # once: later its number may be another's
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._killed = True
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(REAPED_S)
+            return self._process.returncode
+
+    def close(self) -> None:
+        """Let go of the pipes of a process that has ended; for who asked it, as nobody else may be using them."""
+        assert self._process.stdin and self._process.stdout
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+
+    def _write(self, line: bytes, deadline: float, timeout_s: float) -> None:
+        rest = memoryview(line)
+        while rest:
+            if not self._ready(self._in, select.POLLOUT, deadline - time.monotonic()):
+                raise Lost(f"it hangs: it did not read what it was asked in {timeout_s:g} s")
+            try:
+                rest = rest[os.write(self._in, rest) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise self._ended() from None
+
+    def _line(self, deadline: float, timeout_s: float) -> bytes:
+        searched = 0
+        while (end := self._read.find(b"\n", searched)) < 0:
+            searched = len(self._read)
+            if searched > LONGEST:
+                raise Lost(f"it answered nonsense: over {LONGEST:,} bytes, and no end")
+            if not self._ready(self._out, select.POLLIN, deadline - time.monotonic()):
+                raise Lost(f"it hangs: no answer in {timeout_s:g} s")
+            self._receive()
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        return line
+
+    def _receive(self) -> None:
+        try:
+            came = os.read(self._out, 2**20)
+        except BlockingIOError:
+            return
+        if not came:
+            raise self._ended()
+        self._read += came
+
+    def _ended(self) -> Lost:
+        """It has closed its pipes; a moment later its exit code tells why."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(REAPED_S)
+        return Lost("it ended")
+
+    def _ready(self, pipe: int, event: int, timeout_s: float) -> bool:
+        """Whether a pipe can be used, or is broken, which its use tells; not ``select``, which ends at 1,024 files."""
+        poll = select.poll()
+        poll.register(pipe, event)
+        return bool(poll.poll(max(0.0, timeout_s) * 1000))

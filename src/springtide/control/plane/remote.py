@@ -1,0 +1,242 @@
+"""A policy that decides in a process of its own: the driver's side.
+
+The process gets the newest snapshot whenever it is free; those that came while it was busy are passed over. Its answer is
+used by the call that asked, or, when it is late, by the next one. A watchdog, which is a thread of the driver, talks to the
+process, and starts another one when it has died, hangs or answers nonsense: with what the policy had learned, and after
+a pause that doubles each time.
+
+Only ``decide`` is moved. The policy is made here too, which tells what is wrong with its options before anything starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from springtide.control.plane.child import Child, Lost
+from springtide.control.plane.spec import Spec, make
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.scale import State
+
+log = logging.getLogger("springtide.control")
+
+LOOK_S = 1.0
+"""A process that has nothing to do is looked at so often."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long what may take. ``answer_s``: a call of ``decide``; the loop then goes on with what it has.
+
+    ``first_s``: the process's start, with all its imports, and the decision before anything runs, which nothing waits
+    for. ``hang_s``: without an answer for so long it hangs. ``pause_s`` before it is started again, doubled each time up to
+    ``longest_pause_s``; one that lived as long as that begins anew. ``state_s``: so often it is asked what it learned.
+    ``end_s``: to tell that a last time.
+    """
+
+    answer_s: float = 0.5
+    first_s: float = 20.0
+    hang_s: float = 10.0
+    pause_s: float = 1.0
+    longest_pause_s: float = 30.0
+    state_s: float = 10.0
+    end_s: float = 2.0
+
+    @classmethod
+    def of(cls, interval_s: float) -> Patience:
+        """At most half the time between two decisions, so that the other half is left for the rest of the cycle."""
+        return cls(answer_s=min(cls.answer_s, interval_s / 2))
+
+
+class PolicyFailed(Exception):
+    """A policy raised in its process; the text is its traceback."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    number: int
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came back: for which question, and about the state of affairs at which time."""
+
+    number: int
+    at: float
+    requests: tuple[Request, ...] = ()
+    error: str | None = None
+
+
+class RemotePolicy:
+    """A policy for the control loop, though not a pure one: its state and its random source are in the process.
+
+    ``decide`` returns the state that was told last, and takes only the first that it is handed. ``restarts``: how often
+    the process was started again. ``close`` when the run is over.
+    """
+
+    if TYPE_CHECKING:
+        name: ClassVar[str]
+
+    def __init__(self, spec: Spec, patience: Patience | None = None, start: Callable[[], Child] = Child) -> None:
+        self._spec, self._patience, self._start = spec, patience or Patience(), start
+        self._policy = make(spec).policy
+        if not TYPE_CHECKING:
+            self.name = self._policy.name
+        self.restarts = 0
+        self._changed = threading.Condition()  # guards all below
+        self._number = self._done = 0  # the last question; the last that was answered, or lost
+        self._asked: _Asked | None = None  # the newest that the process has not got yet
+        self._answer: _Answer | None = None  # the newest that nobody has got yet
+        self._state: State | None = None
+        self._rng: Any = None
+        self._told_at = time.monotonic()
+        self._there, self._closing, self._unkept = True, False, False
+        self._child: Child | None = None
+        self._watchdog = threading.Thread(target=self._watch, name="springtide-watchdog", daemon=True)
+        self._watchdog.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number; None while there is none."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def initial(self) -> State:
+        return self._policy.initial()
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        """Ask the process, and wait a little. Raises PolicyFailed when the policy did; no answer is no request."""
+        with self._changed:
+            known = self._state = state if self._state is None else self._state
+            if self._closing:
+                return known, ()
+            self._number += 1
+            number, first = self._number, self._number == 1 and snapshot.interval_s == 0
+            self._asked = _Asked(number, snapshot)
+            self._changed.notify_all()
+            patience_s = self._patience.first_s if first else self._patience.answer_s
+            self._changed.wait_for(lambda: self._done >= number or not self._there, patience_s)
+            answer, self._answer = self._answer, None
+            known = self._state
+        if answer is None or snapshot.at - answer.at > self._patience.hang_s + snapshot.interval_s:
+            return known, ()  # of long ago, as after a time in which nobody asked: things have changed
+        if answer.error is not None:
+            raise PolicyFailed(answer.error)
+        return known, answer.requests
+
+    def close(self) -> State | None:
+        """End the process; returns what the policy learned, the last of it if it is told in time."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._watchdog.join(self._patience.end_s)
+        child = self._child
+        if child is not None:
+            child.end()  # which ends whatever the watchdog waits for
+        self._watchdog.join(self._patience.end_s)
+        return self._state
+
+    def _watch(self) -> None:
+        """The watchdog: a process, and after it the next."""
+        pause_s = self._patience.pause_s
+        while not self._closing:
+            born, why, code = time.monotonic(), "", None
+            try:
+                self._child = child = self._start()
+                try:
+                    self._serve(child)
+                finally:
+                    self._child, code = None, child.end()
+                    child.close()
+            except Exception as fault:  # noqa: BLE001  whatever it is, the next process is the way out
+                why = str(fault) if isinstance(fault, Lost) else repr(fault)
+            if self._closing:
+                return
+            if time.monotonic() - born > self._patience.longest_pause_s:
+                pause_s = self._patience.pause_s
+            log.warning(
+                "the control process of policy %s is lost, exit code %s: %s; the plan stays in force, another starts in %g s",
+                self._policy.name, code, why, pause_s,
+            )  # fmt: skip
+            self.restarts += 1
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, self._patience.longest_pause_s)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._done, self._there = self._number, False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closing, seconds)
+            self._there = True
+
+    def _serve(self, child: Child) -> None:
+        """Hand over questions and take answers, until the end or until the process is lost."""
+        self._await(child, lambda: self._state is not None)
+        if self._closing:
+            return
+        self._begin(child)
+        while (asked := self._next(child)) is not None:
+            self._decide(child, asked)
+            if time.monotonic() - self._told_at >= self._patience.state_s:
+                self._learn(child, self._patience.hang_s)
+        self._learn(child, self._patience.end_s)
+
+    def _await(self, child: Child, happened: Callable[[], bool]) -> None:
+        """Until it happened, or the end. A process that dies meanwhile is noticed too."""
+        with self._changed:
+            while not (self._closing or happened()):
+                self._changed.wait(LOOK_S)
+                child.check()
+
+    def _next(self, child: Child) -> _Asked | None:
+        """The newest question; None at the end."""
+        self._await(child, lambda: self._asked is not None)
+        with self._changed:
+            asked, self._asked = self._asked, None
+            return None if self._closing else asked
+
+    def _begin(self, child: Child) -> None:
+        begin = {"message": "begin", "spec": self._spec.to_json(), "state": self._state, "rng": self._rng}
+        answer = child.ask(begin, self._patience.first_s)
+        if "begun" not in answer:
+            raise Lost(f"it could not begin: {_last_line(answer)}")
+
+    def _decide(self, child: Child, asked: _Asked) -> None:
+        question = {"message": "decide", "number": asked.number, "snapshot": asked.snapshot.to_json()}
+        answer = child.ask(question, self._patience.hang_s)
+        try:
+            if answer["number"] != asked.number:
+                raise ValueError(f"an answer to {answer['number']}, not to {asked.number}")
+            error = str(answer["error"]) if "error" in answer else None
+            requests = () if error is not None else tuple(Request.from_json(one) for one in answer["requests"])
+        except (KeyError, TypeError, ValueError) as fault:
+            raise Lost(f"it answered nonsense: {fault!r}") from None
+        with self._changed:
+            self._answer = _Answer(asked.number, asked.snapshot.at, requests, error)
+            self._done = max(self._done, asked.number)
+            self._changed.notify_all()
+
+    def _learn(self, child: Child, timeout_s: float) -> None:
+        """What the policy knows now. Of one that JSON cannot carry the last known stays."""
+        answer = child.ask({"message": "state"}, timeout_s)
+        with self._changed:
+            self._told_at = time.monotonic()
+            if isinstance(answer.get("state"), dict):
+                self._state, self._rng = answer["state"], answer.get("rng")
+                return
+        if not self._unkept:
+            log.warning("what policy %s learned is not kept: %s", self._policy.name, _last_line(answer))
+        self._unkept = True
+
+
+def _last_line(answer: Mapping[str, Any]) -> str:
+    """Of a traceback, what was wrong."""
+    return str(answer.get("error", answer)).strip().rpartition("\n")[2]

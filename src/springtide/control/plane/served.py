@@ -1,0 +1,125 @@
+"""The control process: a policy that answers its driver, line by line.
+
+    {"message": "begin", "spec": …, "state": …, "rng": …}     → {"begun": name}
+    {"message": "decide", "number": n, "snapshot": …}         → {"number": n, "requests": […]} or {"number": n, "error": …}
+    {"message": "state"}                                      → {"state": …, "rng": …}
+
+Every message says with ``timeout_s`` how long its driver waits. The process holds the policy's state and its random source.
+It ends with its driver, also with one that was killed: then its standard input ends. A policy that fails has learned
+nothing; whatever it prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import queue
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from springtide.control.plane.spec import Spec, make
+from springtide.control.plane.wire import decoded, encoded
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.scale import ScalePolicy, State
+
+NICENESS = 5
+"""Batches first: a policy that computes for long gets the time that they leave."""
+
+ALONE_S = 5.0
+"""So much after its driver should have ended it, a process that hangs ends by itself. Where a policy keeps the interpreter
+to itself, as a regular expression may, no thread sees the end of the input."""
+
+
+class Served:
+    """One policy, its state, and its random source."""
+
+    _policy: ScalePolicy
+    _state: State
+    _rng: np.random.Generator
+
+    def answer(self, asked: Mapping[str, Any]) -> bytes:
+        """The line that answers a message; whatever is wrong with it, or with the policy, is told as its error."""
+        number = {"number": asked["number"]} if "number" in asked else {}
+        try:
+            return encoded({**number, **self._answer(asked)})
+        except Exception:  # noqa: BLE001  a policy is anybody's code
+            return encoded({**number, "error": traceback.format_exc()})
+
+    def _answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        match asked["message"]:
+            case "begin":
+                return self._begin(asked)
+            case "decide":
+                return {"requests": self._decide(Snapshot.from_json(asked["snapshot"]))}
+            case "state":
+                return {"state": self._state, "rng": self._rng.bit_generator.state}
+            case other:
+                raise ValueError(f"message {other!r} is not known")
+
+    def _begin(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        spec = Spec.from_json(asked["spec"])
+        self._policy = make(spec).policy
+        self._state = self._policy.initial() if asked.get("state") is None else asked["state"]
+        self._rng = np.random.default_rng(spec.seed)
+        if asked.get("rng") is not None:
+            self._rng.bit_generator.state = asked["rng"]
+        return {"begun": self._policy.name}
+
+    def _decide(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+        state, requests = self._policy.decide(self._state, snapshot, self._rng)
+        told = [_sound(request, snapshot).to_json() for request in requests]
+        self._state = state
+        return told
+
+
+def _sound(request: object, snapshot: Snapshot) -> Request:
+    """Nonsense fails here, so that what a policy learned with it is dropped, as in the driver."""
+    if not isinstance(request, Request):
+        raise TypeError(f"{request!r} is no request")
+    return request.checked(snapshot.by_name)
+
+
+def main() -> None:
+    """Answer until the driver is gone."""
+    questions, answers = _own_pipes()
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # where memory runs out, this process goes, and not its driver
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(questions, lines), daemon=True).start()
+    served = Served()
+    while True:
+        asked = decoded(lines.get())
+        faulthandler.dump_traceback_later(asked["timeout_s"] + ALONE_S, exit=True)
+        answers.write(served.answer(asked))
+        faulthandler.cancel_dump_traceback_later()
+        answers.flush()
+
+
+def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """Standard input and output, taken away from whatever the policy reads and prints."""
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return questions, answers
+
+
+def _listen(questions: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    """A thread of its own, so that the end of the driver is seen also while a policy hangs."""
+    for line in questions:
+        lines.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
