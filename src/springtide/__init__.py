@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from springtide.api import sink, source
 from springtide.api.stream import Flow, KeyedStream, Stream, topology
+from springtide.attaching import attach
 from springtide.errors import SpringtideError
 from springtide.model.generated import Draw
 from springtide.model.rate import Rate, trace
@@ -33,6 +34,7 @@ __all__ = [
     "SpringtideError",
     "Stream",
     "Topology",
+    "attach",
     "run",
     "sink",
     "source",

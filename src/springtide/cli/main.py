@@ -1,4 +1,4 @@
-"""``springtide``: run, simulate, calibrate, show, policies, doctor, papers, bench.
+"""``springtide``: run, control, submit, simulate, calibrate, show, policies, doctor, papers, bench.
 
 With ``--json`` standard output is exactly one JSON document; everything else goes to standard error. Exit codes: 0 also
 when a target was missed, 1 for a failure, 2 for wrong use.
@@ -20,6 +20,7 @@ from springtide.cli.compare import compare
 from springtide.cli.control import control
 from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
+from springtide.cli.submit import submit
 from springtide.cli.train import train
 
 
@@ -140,6 +141,7 @@ def doctor(as_json: bool) -> None:
 
 
 cli.add_command(control)
+cli.add_command(submit)
 cli.add_command(simulate)
 cli.add_command(compare)
 cli.add_command(train)

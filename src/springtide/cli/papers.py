@@ -46,6 +46,50 @@ def posg(seeds: int, numbers: tuple[int, ...], plots: Path | None, as_json: bool
         console.print(f"Plot: {path}", soft_wrap=True, highlight=False)
 
 
+@papers.command()
+@click.option("--seeds", default=1, show_default=True, type=click.IntRange(1), help="Runs of every configuration.")
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where the taxi trace is; or SPRINGTIDE_DATA.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
+    """EDF's table 1: thresholds, Q-learning and model-based learning on the taxi trace, with and without token bucket."""
+    from springtide.apps.traces import named
+    from springtide.papers.edf import TABLE, Bench, orders, table
+
+    with errors():
+        bench = Bench(named("taxi", data_dir), seeds)
+        with Console(stderr=True).status("") as status:
+            bench.progress = partial(_tell, status, TABLE)
+            rows = table(bench) + orders(bench)
+    if as_json:
+        print_json([row.as_json() for row in rows])
+        return
+    Console().print(_edf_tables(rows))
+
+
+def _edf_tables(rows: Sequence[Row]) -> RenderableType:
+    """Table 1 as the paper has it, a cell being what was measured and, in brackets, published; then the orders; then why
+    something was not reproduced, which a ✗ marks."""
+    from springtide.papers.edf import METRICS, TABLE
+
+    cells = {(row.row, row.series): row for row in rows if row.experiment == TABLE}
+    first = Table("", *METRICS, title=TABLE, title_justify="left", caption="measured (published)", caption_justify="left")
+    for label in dict.fromkeys(label for label, _ in cells):
+        first.add_row(label, *(_beside(cells[label, metric]) for metric in METRICS))
+    rest = [row for row in rows if row.experiment != TABLE]
+    second = Table("", "measured", "published", "verdict", title="orders", title_justify="left")
+    for row in rest:
+        second.add_row(row.row, f"{number(row.measured)} {row.unit}", number(row.published), row.verdict)
+    missed: dict[str, list[str]] = {}
+    for row in (row for row in rows if row.verdict == "not reproduced"):
+        missed.setdefault(row.note.rpartition("; ")[2], []).append(f"{row.row} {row.series}")
+    return Group(first, "", second, "", *(f"✗ {'; '.join(names)}: {why}" for why, names in missed.items()))
+
+
+def _beside(row: Row) -> str:
+    mark = " ✗" if row.verdict == "not reproduced" else ""
+    return f"{number(row.measured)} ({number(row.published)}){mark}"
+
+
 def _measured(seeds: int, numbers: Sequence[int], plots: Path | None) -> tuple[list[Row], list[Path]]:
     from springtide.papers.lab import Lab
     from springtide.papers.plots import draw

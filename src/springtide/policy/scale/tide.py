@@ -184,7 +184,7 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
         intervals.append((seconds / forecast).tolist())
         levels.append(math.log(forecast))
     elif forecast > 0:  # the interval has another length than before
-        intervals, levels = [], []
+        intervals = [_resampled(np.array(one), len(seconds)).tolist() for one in intervals]
     blocks = _blocks(seconds)
     for block in blocks:
         series = ENSEMBLE.update(series, _demanded(block, target_s))

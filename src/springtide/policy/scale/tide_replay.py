@@ -87,7 +87,7 @@ def in_batches(
     spent = sum(seconds for _, seconds in snapshot.batches)
     fixed = max(0.0, spent - busy / max(1, snapshot.plan.slots)) / len(snapshot.batches)
     usable = max(LEAST_USABLE, 1 - BATCH_LATENCY * fixed / (ROOM * target_s))
-    capacity: Floats = slots * usable / max(float(graph.work_s.sum()), 1e-12)
+    capacity = slots.astype(np.float64) * (usable / max(float(graph.work_s.sum()), 1e-12))
     return capacity, np.zeros(len(slots))
 
 

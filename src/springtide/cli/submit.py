@@ -1,0 +1,191 @@
+"""``springtide submit``: spark-submit, with every query of the application attached to."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from springtide.cli.common import errors
+from springtide.errors import OptionError, SetupError
+
+SETTINGS = {
+    "--policy": "policy",
+    "--target": "target",
+    "--min-executors": "min-executors",
+    "--max-executors": "max-executors",
+    "--interval": "interval",
+}
+"""Our options with a value, and the settings that they become, after ``spark.springtide.``."""
+SWITCHES = ("--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error")
+"""The options of spark-submit that have no value; all others have one."""
+GRACEFUL = {
+    # a released executor finishes its tasks and hands on its shuffle files, else they are computed again
+    "spark.decommission.enabled": "true",
+    "spark.storage.decommission.enabled": "true",
+    "spark.storage.decommission.shuffleBlocks.enabled": "true",
+    "spark.storage.decommission.rddBlocks.enabled": "true",
+}
+"""What is set unless the user did."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A command line, taken apart: our settings, what spark-submit gets, the application and its arguments."""
+
+    settings: Mapping[str, str]
+    spark: tuple[str, ...]
+    app: tuple[str, ...]
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[SPARK-SUBMIT OPTIONS] APP.py [ARGS]")
+def submit(arguments: tuple[str, ...]) -> None:
+    """Run an unchanged application with spark-submit, and scale the executors under each of its streaming queries.
+
+    \b
+    --policy NAME        who decides (tide); see `springtide policies`
+    --set NAME=VALUE     a parameter of the policy; repeatable
+    --guard NAME:P=V,…   what stands between policy and executors; repeatable
+    --target LATENCY     such as 2s, or trigger: batches within the trigger interval
+    --min-executors N    at least so many (1)
+    --max-executors N    at most so many (those that the application starts with)
+    --interval TIME      between two decisions (1s)
+    --dry-run            tell what would be done, and do nothing
+
+    All other options are spark-submit's. The exit code is the application's.
+    """
+    with errors():
+        parsed = parse(arguments)
+        check(parsed)
+        from springtide.spark import java
+
+        java.use(java.find_java())
+        home = spark_home(os.environ)
+        line = command(parsed, home, defaults(parsed.spark, home, os.environ))
+        environ = {**os.environ, "SPARK_HOME": str(home)}
+        environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)  # where Springtide is installed
+    os.execve(line[0], line, environ)  # noqa: S606  spark-submit takes this process: its signals and its exit code are ours
+
+
+def parse(arguments: Sequence[str]) -> Submission:
+    """Take our options out, wherever they stand before the application.
+
+    >>> parse(["--target", "2s", "--master", "yarn", "app.py", "--target", "its own"])
+    Submission(settings={'target': '2s'}, spark=('--master', 'yarn'), app=('app.py', '--target', 'its own'))
+    """
+    settings: dict[str, str] = {}
+    spark: list[str] = []
+    guards: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        option, equals, value = rest.pop(0).partition("=")
+        if option == "--dry-run":
+            settings["dry-run"] = value or "true"
+            continue
+        if option in SWITCHES:
+            spark.append(option)
+            continue
+        if not equals:
+            if not rest:
+                raise OptionError(f"{option} wants a value, and the line ends there; see `springtide submit --help`")
+            value = rest.pop(0)
+        if option in SETTINGS:
+            settings[SETTINGS[option]] = value
+        elif option == "--set":
+            name, given, text = value.partition("=")
+            if not given or not name:
+                raise OptionError(f"--set {value!r}: write name=value")
+            settings[f"policy.{name}"] = text
+        elif option == "--guard":
+            guards.append(value)
+        else:
+            spark += [option, value]
+    if guards:
+        settings["guards"] = "; ".join(guards)
+    if not rest:
+        raise OptionError("no application is named; write springtide submit [options] app.py [arguments]")
+    return Submission(settings, tuple(spark), tuple(rest))
+
+
+def check(parsed: Submission) -> None:
+    """Refuse, before Spark starts, what could not work."""
+    app = parsed.app[0]
+    if not app.endswith(".py"):
+        raise OptionError(f"{app!r} is no Python file; `springtide submit` runs applications in Python")
+    if not os.path.exists(app):
+        raise OptionError(f"there is no file {app!r}")
+    if given(parsed.spark).get("spark.submit.deployMode") == "cluster":
+        raise OptionError(
+            "with --deploy-mode cluster the driver runs elsewhere, where this command is not; call springtide.attach(query) in"
+            " the application, or submit launch.py of the image (docs/attach.md, Kubernetes)"
+        )
+    if given(parsed.spark).get("spark.dynamicAllocation.enabled") == "true":
+        raise SetupError("spark.dynamicAllocation.enabled=true: Spark would work against the policy; set it to false")
+    from springtide.spark.attach import options
+
+    asked = options.read({f"spark.springtide.{name}": value for name, value in parsed.settings.items()}, {})
+    options.scaler(asked, "query")
+    options.target_s(asked.target, 1.0)
+    if asked.max_executors is not None and asked.max_executors < asked.min_executors:
+        raise OptionError(f"--max-executors {asked.max_executors} is below --min-executors {asked.min_executors}")
+
+
+def command(parsed: Submission, home: Path, defaults: Mapping[str, str]) -> list[str]:
+    """The line for spark-submit. ``defaults``: what the user has set for all applications, which goes above ours."""
+    import springtide.spark
+
+    told = {**defaults, **given(parsed.spark)}
+    conf = {f"spark.springtide.{name}": value for name, value in parsed.settings.items()}
+    conf |= {name: value for name, value in GRACEFUL.items() if name not in told}
+    pairs = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    launcher = Path(springtide.spark.__path__[0]) / "launch.py"
+    return [str(home / "bin" / "spark-submit"), *pairs, *parsed.spark, str(launcher), *parsed.app]
+
+
+def given(spark: Sequence[str]) -> dict[str, str]:
+    """The settings among spark-submit's options."""
+    found, rest = {}, list(spark)
+    while rest:
+        option = rest.pop(0)
+        if option in SWITCHES:
+            continue
+        value = rest.pop(0)
+        if option in ("--conf", "-c"):
+            name, _, text = value.partition("=")
+            found[name] = text
+        elif option == "--deploy-mode":
+            found["spark.submit.deployMode"] = value
+    return found
+
+
+def defaults(spark: Sequence[str], home: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """What is in the file of properties that spark-submit will read: the one that is named, or Spark's defaults."""
+    named = [value for option, value in itertools.pairwise(spark) if option == "--properties-file"]
+    file = Path(named[-1]) if named else Path(environ.get("SPARK_CONF_DIR", home / "conf")) / "spark-defaults.conf"
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = [line.replace("=", " ", 1).split(None, 1) for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def spark_home(environ: Mapping[str, str]) -> Path:
+    """``SPARK_HOME``, or the Spark of the pip package."""
+    if environ.get("SPARK_HOME"):
+        home = Path(environ["SPARK_HOME"])
+    else:
+        package = importlib.util.find_spec("pyspark")
+        if package is None or package.origin is None:
+            raise SetupError("pyspark is not installed and SPARK_HOME is not set; pip install 'springtide[spark]'")
+        home = Path(package.origin).parent
+    if not (home / "bin" / "spark-submit").is_file():
+        raise SetupError(f"there is no {home / 'bin' / 'spark-submit'}; set SPARK_HOME to where Spark is")
+    return home

@@ -1,0 +1,1 @@
+"""Scaling the executors under a query that somebody else wrote, from what Spark tells of it."""

@@ -1,0 +1,41 @@
+"""What an attachment is told: what is wanted of it, and what it sees of the query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from springtide.control.fleet import Limits
+from springtide.spark.attach.batches import Batch
+
+
+class WatchedQuery(Protocol):
+    """What is seen of a query."""
+
+    name: str
+
+    def ended(self) -> str | None:
+        """Why it is no longer active; None while it is."""
+        ...
+
+    def new_batches(self) -> list[Batch]:
+        """Those that ended since the last time, the oldest first; when asked first, the last one."""
+        ...
+
+    def idle(self) -> bool:
+        """Whether it found nothing to read when it last looked, and runs no batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is wanted of an attachment. ``before``: the executors of the application; ``slots``: the tasks they run."""
+
+    policy: str
+    target_s: float
+    trigger_s: float
+    interval_s: float
+    limits: Limits
+    dry_run: bool
+    before: int
+    slots: int

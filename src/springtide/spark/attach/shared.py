@@ -1,0 +1,108 @@
+"""The executors of one application, which all queries that are attached to share."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from springtide.control.fleet import Fleet, Limits
+from springtide.control.ports import Clock, Cluster
+from springtide.model.snapshot import NodeSnapshot
+
+log = logging.getLogger("springtide.attach")
+
+
+@dataclass
+class SharedExecutors:
+    """As many executors as the slots of all queries together take; when the last query leaves, as many as before.
+
+    Of the queries' limits the largest hold for all together: they are the application's. ``task_cpus``: what a task takes of
+    an executor's cores.
+    """
+
+    cluster: Cluster
+    clock: Clock
+    task_cpus: int = 1
+    before: int = 0
+    fleet: Fleet = field(init=False)
+    _wanted: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _limits: dict[str, Limits] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.fleet = Fleet(self.cluster, Limits(1, 1), self.clock)
+
+    def join(self, query: str, limits: Limits, slots: int, before: int) -> None:
+        """One more query, and the slots that it begins with. ``before``: the executors that the application has."""
+        with self._lock:
+            if not self._wanted:
+                self.before = before
+            self._limits[query] = limits
+            self._wanted[query] = slots, "attached"
+            self._limit()
+
+    def want(self, query: str, slots: int, reason: str) -> None:
+        with self._lock:
+            if query in self._wanted:
+                self._wanted[query] = slots, reason
+
+    def look(self) -> None:
+        with self._lock:
+            self.fleet.look()
+
+    def follow(self) -> None:
+        """Ask for and let go what the queries' slots take."""
+        with self._lock:
+            if self._wanted:
+                total = sum(slots for slots, _ in self._wanted.values())
+                reasons = [reason for _, reason in self._wanted.values() if reason]
+                self.fleet.follow(total, "; ".join(reasons))
+
+    def leave(self, query: str) -> None:
+        """A query goes; the last one leaves as many executors as there were before the first."""
+        with self._lock:
+            if self._wanted.pop(query, None) is None:
+                return
+            del self._limits[query]
+            if self._wanted:
+                self._limit()
+                return
+            there = sorted(
+                (one.name for one in self.cluster.executors() if not one.leaving), key=lambda name: (len(name), name)
+            )
+            log.info("executors %d → %d, as before", len(there), self.before)
+            self.cluster.ask(self.before)
+            if there[self.before :]:
+                self.cluster.release(there[self.before :])  # the newest: they are numbered
+
+    def there(self, query: str) -> int | None:
+        """The slots that are there for a query: of several, by what each was granted; None before any was seen."""
+        with self._lock:
+            if self.fleet.slots is None:
+                return None
+            total = sum(slots for slots, _ in self._wanted.values())
+            share = self._wanted[query][0] / total if query in self._wanted and total else 1.0
+            return max(1, round(self.fleet.slots // self.task_cpus * share))
+
+    @property
+    def count(self) -> int:
+        """The executors that are there."""
+        with self._lock:
+            return (self.fleet.slots or 0) // (self.fleet.limits.cores * self.task_cpus)
+
+    @property
+    def starting_s(self) -> float:
+        return self.fleet.starting_s
+
+    @property
+    def nodes(self) -> tuple[NodeSnapshot, ...]:
+        with self._lock:
+            return self.fleet.nodes
+
+    def _limit(self) -> None:
+        limits: Mapping[str, Limits] = self._limits
+        cores = next(iter(limits.values())).cores
+        most = max(one.most for one in limits.values())
+        self.fleet.limits = Limits(max(one.least for one in limits.values()), most, cores)
