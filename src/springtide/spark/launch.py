@@ -10,6 +10,7 @@ import logging
 import os
 import runpy
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,9 +47,9 @@ def attaching(start: Callable[..., Any]) -> Callable[..., Any]:
     def started(*given: Any, **named: Any) -> Any:
         query = start(*given, **named)
         try:
-            from springtide.attaching import attach
+            from springtide.spark.attach.entry import begin
 
-            attach(query)
+            begin(query, {}, time.time)
         except Exception as error:  # noqa: BLE001  the application is somebody else's, and has to go on
             log.error("query %s runs, but is not attached to: %s", query.name or query.id, error)
         return query
