@@ -28,6 +28,7 @@ from hypothesis import strategies as some
 import springtide as st
 from plane_policies import GO, MOOD, NONSENSE, wanted
 from springtide.bench.decisions import snapshots as large
+from springtide.control.hierarchy.hierarchy import Hierarchy
 from springtide.control.loop import ControlLoop
 from springtide.control.plane import child as children
 from springtide.control.plane.child import Child, Lost
@@ -157,8 +158,21 @@ def test_wrong_options_are_told_before_a_process_starts() -> None:
         RemotePolicy(Spec("tied"), start=never)
     with pytest.raises(OptionError, match="has no parameter 'degre'"):
         RemotePolicy(Spec("static", {"degre": 1}), start=never)
-    with pytest.raises(OptionError, match="grant='token-bucket' is not allowed"):
-        RemotePolicy(Spec("static", grant="token-bucket"), start=never)
+    with pytest.raises(OptionError, match="no grant policy is named 'token-buket'; did you mean 'token-bucket'"):
+        RemotePolicy(Spec("static", grant="token-buket"), start=never)
+    with pytest.raises(OptionError, match="each manager has a state of its own"):
+        RemotePolicy(Spec("tide", {"state": "x.json"}, grant="all"), start=never)
+    with pytest.raises(OptionError, match="choose grant= too"):
+        RemotePolicy(Spec("tide", managers="settle=3s"), start=never)
+    with pytest.raises(OptionError, match="did you mean 'settle'"):
+        RemotePolicy(Spec("tide", grant="all", managers="setle=3s"), start=never)
+
+
+def test_managers_have_their_times() -> None:
+    made = make(Spec("threshold", grant="token-bucket:period=45s", managers="operators=10s, application=30s, migration=on"))
+    assert isinstance(made.policy, Hierarchy) and made.policy.grant == TokenBucket(period=45.0)
+    times = made.policy.operator_period_s, made.policy.application_period_s, made.policy.settle_s, made.policy.migration
+    assert times == (10.0, 30.0, 0.0, True)
 
 
 def test_what_the_drivers_script_defines_cannot_be_moved() -> None:

@@ -20,7 +20,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
-from springtide.policy.scale.tide import BLOCKS, KEPT, Tide
+from springtide.policy.scale.tide import BLOCKS, KEPT, Tide, _scenarios
 from springtide.sim import simulate
 
 COST = 0.01
@@ -295,3 +295,11 @@ def test_what_is_not_read_yet_has_come_too() -> None:
     state, _ = tide.decide(tide.initial(), told(1.0, 1_000), np.random.default_rng(0))
     _, (request,) = tide.decide(state, told(2.0, 1_500), np.random.default_rng(0))
     assert "after 1,000, backlog 1,500" in request.reason
+
+
+def test_an_executor_may_take_longer_than_an_interval() -> None:
+    """Executors take 12 s and intervals are 5 s. What is asked for now is there for the last 5 of the 17 s that are looked at."""
+    state = {"shape": [1.0] * 5, "intervals": [], "levels": []}
+    lines, _ = _scenarios(state, 100.0, 50.0, 5.0, 12.0)
+    assert lines.shape[1] == 17
+    assert lines[1].tolist() == [100.0] * 5 + [50.0] * 12

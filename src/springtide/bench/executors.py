@@ -33,7 +33,7 @@ TARGET_S = 5.0
 """A batch of ten records takes 0.7 s on this cluster; a target is some times that."""
 INTERVAL_S = 5.0
 """Between two decisions. An executor takes 8 s to come, so there is no use in deciding much oftener."""
-WARM_S = 30.0
+WARM_S = 60.0
 FASTEST = 2.0
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",

@@ -68,7 +68,7 @@ def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
 
 def _edf_tables(rows: Sequence[Row]) -> RenderableType:
     """Table 1 as the paper has it, a cell being what was measured and, in brackets, published; then the orders; then why
-    something was not reproduced, which a ✗ marks."""
+    a number was not reproduced, which a ✗ marks."""
     from springtide.papers.edf import METRICS, TABLE
 
     cells = {(row.row, row.series): row for row in rows if row.experiment == TABLE}
@@ -79,10 +79,8 @@ def _edf_tables(rows: Sequence[Row]) -> RenderableType:
     second = Table("", "measured", "published", "verdict", title="orders", title_justify="left")
     for row in rest:
         second.add_row(row.row, f"{number(row.measured)} {row.unit}", number(row.published), row.verdict)
-    missed: dict[str, list[str]] = {}
-    for row in (row for row in rows if row.verdict == "not reproduced"):
-        missed.setdefault(row.note.rpartition("; ")[2], []).append(f"{row.row} {row.series}")
-    return Group(first, "", second, "", *(f"✗ {'; '.join(names)}: {why}" for why, names in missed.items()))
+    why = [f"  {row.row}, {row.series}: {row.note}" for row in rows if row.verdict == "not reproduced"]
+    return Group(first, "", second, "", *why)
 
 
 def _beside(row: Row) -> str:

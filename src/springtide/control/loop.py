@@ -37,6 +37,10 @@ KEEP_S = 10.0
 """What a policy learned is kept so often: a crash loses no more than that."""
 
 
+COLD = 2
+"""Batches of a cluster that tell nothing: Python starts on every executor, which takes half a minute on a busy machine."""
+
+
 class ControlLoop:
     """The loop of one run. ``cycle`` is one round; ``start`` runs it in a thread until ``stop``."""
 
@@ -64,6 +68,7 @@ class ControlLoop:
         self.fleet: Fleet | None = None
         self._wished: Mapping[str, int] = {}
         self._work: Mapping[str, float] = {}
+        self._batches = 0
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
         self._failing = False
         self._started = self._last = clock()
@@ -108,7 +113,9 @@ class ControlLoop:
         return self._routing.routes(plan)
 
     def report(self, report: BatchReport) -> None:
-        self._monitor.add(report)
+        self._batches += 1
+        if self._batches > COLD or self.fleet is None or self.fleet.slots is None:
+            self._monitor.add(report)
         self._routing.report(report)
         self._journal.batch(report)
 
@@ -166,7 +173,7 @@ class ControlLoop:
         return replace(
             measured, target_s=self._target_s, slots=self._bounds.max_slots, trigger_s=self._trigger_s,
             starting_s=self._starting_s if fleet is None else fleet.starting_s,
-            nodes=measured.nodes if fleet is None else fleet.nodes,
+            nodes=measured.nodes if fleet is None else fleet.nodes, there=None if fleet is None else fleet.slots,
         )  # fmt: skip
 
     def _first_plan(self) -> Plan:

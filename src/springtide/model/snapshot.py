@@ -113,6 +113,7 @@ class Snapshot(_Measured):
     ``batches``: (records, seconds) of each batch that ended in the interval; a batch-size rule learns from them.
     ``target_s``: the latency that is wanted of the run. ``slots``: the most replicas that all operators may have together.
     ``trigger_s``: the time between two batches, 0 or None where none is set. ``starting_s``: how long a replica takes to come.
+    ``there``: slots for which nothing has to start, where executors come and go.
     """
 
     at: float
@@ -129,6 +130,7 @@ class Snapshot(_Measured):
     slots: int | None = None
     trigger_s: float | None = None
     starting_s: float | None = None
+    there: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

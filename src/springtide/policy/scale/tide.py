@@ -112,14 +112,16 @@ class Tide:
         model = replay.in_batches if in_turns else replay.record_by_record
         capacity, latency = model(snapshot, graph, degrees, forecast, target_s)
         length = snapshot.interval_s / past["bins"]
-        held = replay.held(graph, capacity, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
+        paid = replay.paid(graph, degrees, forecast, in_turns)
+        there = snapshot.there / paid if in_turns and snapshot.there else None
+        held = replay.held(graph, capacity, there, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
         allowed = (replay.ROOM * target_s - latency) / length
         parts, left = replay.late(coming * length, held * length, graph.backlog, allowed)
         price = self.late_price * usual
         late = parts @ weights * length
         most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
         clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
-        cost = replay.paid(graph, degrees, forecast, in_turns) * snapshot.interval_s + price * late + clearing
+        cost = paid * snapshot.interval_s + price * late + clearing
         best = int(np.argmin(cost))
         return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
 
@@ -232,5 +234,5 @@ def _scenarios(past: State, forecast: float, after: float, interval_s: float, st
     weights = np.concatenate([np.full(len(DOUBTS), doubt), 0.5 ** (ages / FADES) * (0.05 + alike)])
     lines = np.array(played)
     more = round(starting_s / interval_s * len(shape))
-    lines = np.concatenate([lines * forecast, lines[:, :more] * after], axis=1)
-    return lines, weights / weights.sum()
+    later = np.tile(lines, math.ceil(more / len(shape)))[:, :more] * after  # an executor may take longer than an interval
+    return np.concatenate([lines * forecast, later], axis=1), weights / weights.sum()

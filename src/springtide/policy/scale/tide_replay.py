@@ -91,13 +91,16 @@ def in_batches(
     return capacity, np.zeros(len(slots))
 
 
-def held(graph: Graph, capacity: Floats, starting: int, parts: int) -> Floats:
-    """[candidates, parts] The capacity over time: new replicas are there only after ``starting`` parts."""
+def held(graph: Graph, capacity: Floats, there: Floats | None, starting: int, parts: int) -> Floats:
+    """[candidates, parts] The capacity over time: new replicas are there only after ``starting`` parts.
+
+    ``there``: the share of each candidate's slots that is there now; without it, those of the degrees in force are.
+    """
     held = np.repeat(capacity[:, None], parts, axis=1)
     if starting:
-        work = np.maximum(graph.work_s, 1e-12)
-        now = float((graph.degrees / work).min())
-        held[:, :starting] = np.minimum(held[:, :starting], max(now, 1e-9))
+        in_force = np.full(len(capacity), (graph.degrees / np.maximum(graph.work_s, 1e-12)).min())
+        now = np.minimum(capacity, in_force if there is None else capacity * there)
+        held[:, :starting] = np.maximum(now, 1e-9)[:, None]
     return held
 
 
