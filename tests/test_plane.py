@@ -42,6 +42,7 @@ from springtide.model.rate import sampled
 from springtide.model.report import BatchReport, Latency, TaskReport
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
 from springtide.model.topology import Topology
+from springtide.policy.grant.token_bucket import TokenBucket
 from springtide.sim import Constant, Model, Operator, Source, simulate
 
 HANGS_S = 120.0

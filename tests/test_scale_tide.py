@@ -298,7 +298,7 @@ def test_what_is_not_read_yet_has_come_too() -> None:
 
 
 def test_an_executor_may_take_longer_than_an_interval() -> None:
-    """Executors take 12 s and intervals are 5 s. What is asked for now is there for the last 5 of the 17 s that are looked at."""
+    """Executors take 12 s and intervals are 5 s: what is asked for now is there for the last 5 of 17 s."""
     state = {"shape": [1.0] * 5, "intervals": [], "levels": []}
     lines, _ = _scenarios(state, 100.0, 50.0, 5.0, 12.0)
     assert lines.shape[1] == 17
