@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tarfile
 import textwrap
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pyspark
 import pytest
+
+from springtide.bench.standalone import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -51,39 +49,11 @@ PACKAGE = textwrap.dedent(
 )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A master and a worker with two cores, each a process of its own, on loopback."""
-    from springtide.spark import java
-
-    java.use(java.find_java())
-    home = Path(pyspark.__file__).parent
-    port, folder = _free_port(), tmp_path_factory.mktemp("cluster")
-    url = f"spark://127.0.0.1:{port}"
-    environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    environ.pop("PYTHONPATH", None)
-    launcher, deploy = str(home / "bin" / "spark-class"), "org.apache.spark.deploy"
-    commands = [
-        [launcher, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
-        [launcher, f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g", "--webui-port", "0",
-         "--work-dir", str(folder / "work"), url],
-    ]  # fmt: skip
-    processes = []
-    with (folder / "log").open("wb") as log:
-        for command in commands:
-            processes.append(subprocess.Popen(command, env=environ, cwd=folder, stdout=log, stderr=log, start_new_session=True))
-            time.sleep(3)
+    """A master and a worker with two cores."""
+    with standalone(tmp_path_factory.mktemp("cluster"), cores=2, memory="2g") as url:
         yield url
-        for process in reversed(processes):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _run(master: str, tmp_path: Path, *extra: str) -> subprocess.CompletedProcess[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 from rich.console import Console
+from rich.table import Table
 
 from springtide.cli.common import errors, print_json
+from springtide.cli.tables import count, facts_table
 
 
 @click.group()
@@ -122,3 +124,35 @@ def executors(
         print_json(document)
     else:
         Console().print(executors_table(document))
+
+
+@bench.command()
+@click.option("--rounds", default=6, show_default=True, type=click.IntRange(1), help="Rounds; sides alternate in each.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def chaos(rounds: int, as_json: bool) -> None:
+    """What managers that raise, hang, die or answer nonsense cost the records that flow."""
+    with errors():
+        from springtide.bench import chaos as measure
+
+        document = measure.measure(rounds)
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(facts_table([(name.replace("_", " "), str(value)) for name, value in document.items()]))
+
+
+@bench.command("rounds")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def control_rounds(as_json: bool) -> None:
+    """How long one round of hierarchical control takes, for up to 1,000 operators on 200 nodes."""
+    with errors():
+        from springtide.bench import rounds as measure
+
+        document = measure.measure()
+    if as_json:
+        print_json(document)
+        return
+    table = Table("operators", "nodes", "ms", "messages")
+    for row in document["rows"]:
+        table.add_row(count(row["operators"]), count(row["nodes"]), f"{row['ms']:.1f}", count(row["messages"]))
+    Console().print(table)

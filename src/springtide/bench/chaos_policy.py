@@ -1,0 +1,58 @@
+"""A policy that misbehaves in every way that managers can, and never asks for a change."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from springtide.model.plan import Request
+from springtide.model.snapshot import Snapshot
+from springtide.policy.registry import parameter, validate
+from springtide.policy.scale import State
+
+WAYS = ("raise", "hang", "die", "stop", "nonsense", "unknown operator", "no state", "stale")
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """In a share of its decisions it does one of ``WAYS``. Degrees stay as they are: what differs is the trouble alone."""
+
+    kind: ClassVar[str] = "scale"
+    name: ClassVar[str] = "chaos"
+    source: ClassVar[str] = "Springtide's benchmarks"
+    summary: ClassVar[str] = "misbehaves"
+
+    share: float = parameter(0.5, minimum=0, maximum=1, help="of its decisions in which it misbehaves")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def initial(self) -> State:
+        return {"before": None}
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> Any:
+        if snapshot.interval_s == 0 or rng.random() >= self.share:
+            return {"before": {o.name: o.degree for o in snapshot.operators}}, ()
+        first = snapshot.operators[0]
+        match WAYS[rng.integers(len(WAYS))]:
+            case "raise":
+                raise RuntimeError("chaos")
+            case "hang":
+                time.sleep(10**6)
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "nonsense":
+                return state, (Request(first.name, math.nan, "chaos"),)  # type: ignore[arg-type]
+            case "unknown operator":
+                return state, (Request("chaos", 3, "chaos"),)
+            case "no state":
+                return "chaos", ()
+        return state, tuple(Request(name, degree, "stale") for name, degree in (state["before"] or {}).items())
