@@ -62,8 +62,9 @@ def make(spec: Spec) -> Chosen:
 def hierarchical(grant: str | None, managers: str = "") -> Callable[[ScalePolicy], ScalePolicy] | None:
     """What puts a policy into the hands of managers; None without a granting policy.
 
+    >>> from springtide.policy.scale.threshold import Threshold
     >>> managed = hierarchical("token-bucket:period=60s", "settle=30s, migration=1")
-    >>> managed and managed(registry.create("scale", "threshold")).name
+    >>> managed and managed(Threshold()).name
     'threshold, granted by token-bucket'
     """
     if grant is None:
