@@ -38,7 +38,8 @@ KEEP_S = 10.0
 
 
 COLD = 2
-"""Batches of a cluster that tell nothing: Python starts on every executor, which takes half a minute on a busy machine."""
+"""Batches of a cluster that tell nothing: the first ones start Python on every executor and compile Spark's code, and took up
+to ten times as long as the next ones."""
 
 
 class ControlLoop:

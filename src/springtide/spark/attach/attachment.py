@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from springtide.control.loop import COLD
 from springtide.control.ports import Clock
 from springtide.model.snapshot import Snapshot
 from springtide.policy.chosen import Chosen
@@ -27,11 +28,6 @@ log = logging.getLogger("springtide.attach")
 
 SEEN = 10
 """Batches whose stages tell how many slots are of use: a batch of one file must not hide that others have fifty."""
-
-
-COLD = 2
-"""Batches with records that are not decided on: a query's first ones start its Python workers and compile its code, and took
-up to ten times as long."""
 
 
 class Attachment:

@@ -48,7 +48,7 @@ def snapshot(
         batches=tuple((batch.rows, batch.duration_s) for batch in done), rate=rate, backlog=backlog,
         latency=latency(batches, trigger_s), sources=(SourceSnapshot(SOURCE, rows, _by_second(batches)),),
         nodes=nodes, target_s=max(target_s, REACH * fixed_s(done, there)), slots=most, trigger_s=trigger_s,
-        starting_s=starting_s,
+        starting_s=starting_s, there=there,
     )  # fmt: skip
 
 
