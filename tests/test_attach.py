@@ -28,7 +28,7 @@ from springtide.policy.scale import State
 from springtide.spark import launch
 from springtide.spark.attach import options
 from springtide.spark.attach.advice import advise
-from springtide.spark.attach.attachment import COLD, Attachment
+from springtide.spark.attach.attachment import Attachment
 from springtide.spark.attach.batches import Batch, Stage, from_progress, learned_limit, union_s, unread, useful_slots
 from springtide.spark.attach.entry import begun_with, check_query, check_room
 from springtide.spark.attach.goal import Goal

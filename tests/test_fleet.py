@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.control.fleet import STARTING_S, Fleet, Limits
+from springtide.control.fleet import RELIEF_S, STARTING_S, Fleet, Judge, Limits
 from springtide.control.memory import MemoryCluster
 from springtide.errors import OptionError
+from springtide.model.request import AddExecutors, Proposal, RemoveExecutor, Verdict
 
 
 @dataclass
@@ -155,6 +157,17 @@ def test_nodes_tell_their_cores_and_how_many_were_in_use() -> None:
     fleet.look()
     # a has 0 and 2: (1 + 0.4)/2 s = 0.7 cores; b has 1: 0.5/2 = 0.25
     assert [(node.name, node.cores, node.used) for node in fleet.nodes] == [("a", 2, 0.7), ("b", 1, 0.25)]
+    assert [(node.executors, node.memory) for node in fleet.nodes] == [(("2", "0"), None), (("1",), None)]
+
+
+def test_nodes_tell_who_is_missed_least_and_how_full_the_memory_is() -> None:
+    fleet, cluster, _ = on_two_hosts()
+    there = cluster._there
+    there["0"] = replace(there["0"], used_bytes=90, memory_bytes=100)
+    there["2"] = replace(there["2"], used_bytes=10, memory_bytes=100, state_bytes=5)
+    there["1"] = replace(there["1"], used_bytes=10, memory_bytes=0)
+    fleet.look()
+    assert [(node.executors, node.memory) for node in fleet.nodes] == [(("0", "2"), 0.9), (("3", "1"), None)]
 
 
 def test_another_session_begins_anew_but_the_seconds_stay() -> None:
@@ -175,6 +188,139 @@ def test_a_fleet_that_only_looks_asks_for_nothing() -> None:
     for _ in range(9):
         step(fleet, clock, 6, 10.0)
     assert cluster.asked == [] and fleet.executor_seconds == 270.0
+
+
+# What is wanted is proposed
+
+
+def judged(most: int) -> tuple[Judge, list[list[Proposal]]]:
+    """Grants up to so many executors in all, and of those that are to go every second one; what was proposed."""
+    asked: list[list[Proposal]] = []
+
+    def judge(proposals: Sequence[Proposal], executors: int) -> tuple[Verdict, ...]:
+        asked.append(list(proposals))
+        found = []
+        for place, proposal in enumerate(proposals):
+            if isinstance(proposal.action, AddExecutors):
+                more = min(proposal.action.count, most - executors)
+                found.append(Verdict(proposal, AddExecutors(more) if more > 0 else None, f"{executors} of {most}"))
+            else:
+                found.append(Verdict(proposal, None if place % 2 else proposal.action, "every second one"))
+        return tuple(found)
+
+    return judge, asked
+
+
+def test_what_is_missing_is_proposed_and_asked_for_as_far_as_it_is_granted() -> None:
+    fleet, cluster, clock = made(begin=2)
+    told: list[object] = []
+    fleet.tell = told.append
+    fleet.judge, asked = judged(most=4)
+    for slots in (5, 5, 6):
+        step(fleet, clock, slots)
+    assert cluster.asked == [4]
+    # 3 of 5 are missing, then 1 of 5, and then it is proposed again and again
+    assert [[(p.action, p.score) for p in proposals] for proposals in asked] == [
+        [(AddExecutors(3), 3 / 5)], [(AddExecutors(1), 1 / 5)], [(AddExecutors(2), 2 / 6)],
+    ]  # fmt: skip
+    assert asked[0][0].reason == "5 slots: "
+    refused = Proposal("the fleet", AddExecutors(1), 1 / 5, "5 slots: ").to_json()
+    assert told[1:] == [{"refused": refused, "reason": "4 of 4"}], "told once"
+    fleet.judge = judged(most=9)[0]
+    step(fleet, clock, 5)
+    assert cluster.asked == [4, 5]
+
+
+def test_those_too_many_go_as_far_as_that_is_granted_and_the_others_later() -> None:
+    fleet, cluster, clock = made(begin=4)
+    fleet.judge, asked = judged(most=9)
+    step(fleet, clock, 1)  # at 1 s three too many
+    step(fleet, clock, 1, 8.0)
+    assert [[p.action for p in proposals] for proposals in asked] == [
+        [], [RemoveExecutor("3"), RemoveExecutor("2"), RemoveExecutor("1")],
+    ]  # fmt: skip
+    assert [proposal.score for proposal in asked[1]] == [3 / 4] * 3
+    assert cluster.released == ["3", "1"] and cluster.asked == [2]
+    step(fleet, clock, 1)
+    assert cluster.released == ["3", "1", "2"] and cluster.asked == [2, 1]
+
+
+def test_one_that_has_not_come_yet_is_withdrawn_without_asking_anybody() -> None:
+    fleet, cluster, clock = made(begin=1, starting_s=60.0)
+    step(fleet, clock, 3)
+    fleet.judge, asked = judged(most=0)
+    step(fleet, clock, 1)
+    step(fleet, clock, 1, 8.0)
+    assert cluster.asked == [3, 1] and asked == [[], []]
+
+
+@given(wanted=some.lists(some.tuples(some.integers(1, 8), some.floats(0.1, 12)), min_size=1, max_size=40))
+def test_who_grants_everything_changes_nothing(wanted: list[tuple[int, float]]) -> None:
+    found = []
+    for judge in (None, lambda proposals, _: tuple(Verdict(one, one.action, "yes") for one in proposals)):
+        fleet, cluster, clock = made(begin=2, most=8)
+        fleet.judge = judge
+        for slots, seconds in wanted:
+            step(fleet, clock, slots, seconds)
+        found.append((cluster.asked, cluster.released, fleet.executor_seconds, fleet.starting_s))
+    assert found[0] == found[1]
+
+
+# One goes for another to come elsewhere
+
+
+def on_two_hosts(begin: int = 4) -> Made:
+    clock = Clock()
+    cluster = MemoryCluster(clock, 4.0, hosts=("a", "b"))
+    for _ in range(begin):
+        cluster.add()
+    fleet = Fleet(cluster, Limits(1, 6), clock)
+    fleet.look()
+    return fleet, cluster, clock
+
+
+def test_one_is_replaced_and_as_many_are_asked_for_as_before() -> None:
+    fleet, cluster, clock = on_two_hosts()
+    told: list[object] = []
+    fleet.tell = told.append
+    fleet.replace("0", "a is full")
+    assert cluster.released == ["0"] and cluster.asked == [4] and fleet.slots == 3
+    assert told == [{"executors": {"from": 4, "to": 4, "released": ["0"]}, "reason": "a is full"}]
+    step(fleet, clock, 4, 4.0)
+    assert fleet.slots == 4 and cluster.asked == [4]
+    assert fleet.starting_s == 6.0  # 8 + (4 - 8)/2: its start is measured too
+
+
+def test_one_at_a_time_and_a_host_not_again_for_a_while() -> None:
+    fleet, cluster, clock = on_two_hosts()
+    told: list[object] = []
+    fleet.replace("0", "a is full")
+    fleet.tell = told.append
+    for _ in range(3):
+        fleet.replace("1", "b is full")
+    assert told == [
+        {"executors": {"kept": "1"},
+         "reason": "3 of 4 executors are there, the others have to come first (b is full)"},
+    ]  # fmt: skip
+    step(fleet, clock, 4, 4.0)
+    fleet.replace("2", "a is full")
+    assert cluster.released == ["0"]
+    assert told[1:] == [{"executors": {"kept": "2"}, "reason": "another left a 4 s ago, within 300 s (a is full)"}]
+    fleet.replace("1", "b is full")
+    assert cluster.released == ["0", "1"]
+    step(fleet, clock, 4, RELIEF_S)
+    fleet.replace("2", "a is full")
+    assert cluster.released == ["0", "1", "2"]
+
+
+def test_nobody_is_replaced_who_is_not_there_or_has_nowhere_to_go() -> None:
+    fleet, cluster, _ = made(begin=2)
+    fleet.replace("0", "the only host is full")
+    fleet, others, _ = on_two_hosts()
+    fleet.replace("nobody", "it left")
+    fleet.elastic = False
+    fleet.replace("0", "it only looks")
+    assert cluster.released == others.released == []
 
 
 @pytest.mark.parametrize(("least", "most", "cores"), [(0, 1, 1), (3, 2, 1), (1, 1, 0)])

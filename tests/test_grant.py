@@ -73,6 +73,7 @@ def granted(found: Sequence[Verdict]) -> list[Action]:
         Migrate("a", 1, "n1", "n2", (4, 7)),
         AddExecutors(3),
         RemoveExecutor("7"),
+        RemoveExecutor("7", another=True),
     ],
 )
 def test_what_managers_exchange_is_json(action: Action) -> None:
@@ -286,6 +287,10 @@ def test_executors_have_a_price_too() -> None:
     assert "not known" in decided(policy, [asked], view())["fleet"].reason
     gone = Proposal("fleet", RemoveExecutor("7"), 0.5, "idle")
     assert decided(policy, [gone], view())["fleet"].granted
+    moved = Proposal("node h1", RemoveExecutor("7", another=True), 0.5, "full")  # saves nothing, and costs nothing
+    found = decided(policy, [asked, moved], view(executors=5))
+    assert found["node h1"].granted
+    assert found["fleet"].action == AddExecutors(1)
 
 
 def test_a_budget_without_a_price_is_refused() -> None:

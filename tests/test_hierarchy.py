@@ -26,7 +26,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import Rate
 from springtide.model.report import Latency
-from springtide.model.request import Proposal, Scale, Verdict
+from springtide.model.request import Migrate, Proposal, Scale, Verdict
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
 from springtide.policy import registry
 from springtide.policy.grant import View
@@ -362,7 +362,9 @@ def on_nodes(**used: float) -> Snapshot:
 
 def test_a_new_replica_has_a_place_and_the_one_on_the_busiest_node_goes() -> None:
     delays = {"n1": {"n2": 1e9, "n3": 1e9}}
-    state, _ = rounds_of(Hierarchy(Wants({"a": 4, "b": 2}), delays=delays), on_nodes())
+    policy = Hierarchy(Wants({"a": 4, "b": 2}), delays=delays)
+    state, (request,) = policy.decide(policy.initial(), on_nodes(), RNG)
+    assert request.action == Scale("a", 2, 4, ("n1", "n1"))  # where they come to goes along
     found = verdicts(state)
     assert found["operator a"]["proposal"]["action"]["nodes"] == ["n1", "n1"]
     assert found["operator a"]["granted"]
@@ -373,20 +375,22 @@ def test_a_new_replica_has_a_place_and_the_one_on_the_busiest_node_goes() -> Non
 
 def test_an_overloaded_node_proposes_a_migration() -> None:
     policy = Hierarchy(Wants(), migration=True, migrate_above=0.8)
-    state, found = rounds_of(policy, on_nodes(n1=0.9, n2=0.85))
-    assert found == [{}]
-    (moved,) = state["migrations"]
-    assert (moved["kind"], moved["origin"], moved["node"]) == ("migrate", "n1", "n3")
+    state, (request,) = policy.decide(policy.initial(), on_nodes(n1=0.9, n2=0.85), RNG)
+    assert (request.operator, request.degree) == ("", 0)
+    moved = request.action
+    assert isinstance(moved, Migrate)
+    assert (moved.origin, moved.node) == ("n1", "n3")
     told = verdicts(state)["node n1"]
     assert told["proposal"]["score"] == pytest.approx(0.5)  # (0.9 − 0.8)/(1 − 0.8)
     assert told["proposal"]["reason"].startswith("90% of n1 in use, above 80%")
-    state, _ = rounds_of(replace(policy, operator_period_s=60.0, application_period_s=60.0), on_nodes(n1=0.9), state=state)
-    assert state["migrations"] == []  # it was granted once
+    state, found = rounds_of(replace(policy, operator_period_s=60.0, application_period_s=60.0), on_nodes(n1=0.9), state=state)
+    assert found == [{}]  # it was granted once
 
 
 def test_migration_is_off_unless_it_is_switched_on() -> None:
-    state, _ = rounds_of(Hierarchy(Wants()), on_nodes(n1=0.99))
-    assert state["migrations"] == state["verdicts"] == []
+    state, found = rounds_of(Hierarchy(Wants()), on_nodes(n1=0.99))
+    assert found == [{}]
+    assert state["verdicts"] == []
 
 
 # Managers that fail

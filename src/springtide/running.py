@@ -36,6 +36,7 @@ from springtide.model.topology import AUTO, Kind, Topology
 from springtide.policy import registry
 from springtide.policy.batch.read_limit import ReadLimit, floor_s
 from springtide.policy.batch.shedding import Shedding
+from springtide.policy.chosen import named
 from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
 from springtide.record.folder import RunFolder
@@ -152,6 +153,7 @@ def run(
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
             target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), switch=switch, shedding=shedding,
             keep=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
+            grant=None if grant is None else named("grant", grant),
         )  # fmt: skip
 
         def new_session() -> Any:

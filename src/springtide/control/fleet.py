@@ -1,15 +1,19 @@
-"""The executors of a run: asked for when slots are wanted, let go when keeping them costs more than getting them back."""
+"""The executors of a run: asked for when slots are wanted, let go when keeping them costs more than getting them back.
+
+What the fleet wants are proposals like those of any manager: it does what is granted, and all of it where nobody judges.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from springtide.control.ports import Clock, Cluster
 from springtide.errors import OptionError
 from springtide.model.executor import Executor
+from springtide.model.request import Action, AddExecutors, Proposal, RemoveExecutor, Verdict
 from springtide.model.snapshot import NodeSnapshot
 
 log = logging.getLogger("springtide.control")
@@ -20,6 +24,11 @@ LONGEST_START_S = 300.0
 """One that was asked for and has not come after so long is no longer waited for: the cluster has no room."""
 NEWEST = 0.5
 """What the newest start counts in the mean."""
+RELIEF_S = 300.0
+"""From a host an executor is sent elsewhere so often at most: the cluster manager may well put the new one there again."""
+
+Judge = Callable[[Sequence[Proposal], int], tuple[Verdict, ...]]
+"""Says which proposals are granted, and knows how many executors are paid for. Asked in every round, also with none."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class Fleet:
     clock: Clock
     tell: Callable[[Mapping[str, object]], None] = lambda _: None
     elastic: bool = True  # else it only looks
+    judge: Judge | None = None
     starting_s: float = STARTING_S
     executor_seconds: float = 0.0
     _there: tuple[Executor, ...] = ()
@@ -69,11 +79,14 @@ class Fleet:
     _leaving: set[str] = field(default_factory=set)
     _looked: float | None = None
     _used: Mapping[str, float] = field(default_factory=dict)  # cores by host, in the last interval
+    _refused: frozenset[str] = frozenset()  # in the last round, and told
+    _relieved: dict[str, float] = field(default_factory=dict)  # when an executor of a host was last sent elsewhere
+    _kept: set[str] = field(default_factory=set)  # since then, though they were granted to go, and told
 
     def move(self, cluster: Cluster) -> None:
         """Go on with the executors of another session, after the first one's driver died."""
         self.cluster, self._there, self._paid, self._asked, self._looked = cluster, (), 0, 0, None
-        self._awaited, self._spare_since, self._leaving = [], [], set()
+        self._awaited, self._spare_since, self._leaving, self._relieved = [], [], set(), {}
 
     @property
     def slots(self) -> int | None:
@@ -82,11 +95,17 @@ class Fleet:
 
     @property
     def nodes(self) -> tuple[NodeSnapshot, ...]:
-        """The hosts of the executors: their cores, and how many of them were in use."""
-        cores: dict[str, int] = {}
+        """The hosts of the executors: their cores, how many of them were in use, and how full the executors' memory is."""
+        hosts: dict[str, list[Executor]] = {}
         for executor in self._there:
-            cores[executor.host] = cores.get(executor.host, 0) + executor.cores
-        return tuple(NodeSnapshot(host, count, self._used.get(host)) for host, count in cores.items())
+            hosts.setdefault(executor.host, []).append(executor)
+        return tuple(
+            NodeSnapshot(
+                host, sum(one.cores for one in there), self._used.get(host), tuple(one.name for one in _missed_least(there)),
+                max((share for one in there if (share := _memory(one)) is not None), default=None),
+            )
+            for host, there in hosts.items()
+        )  # fmt: skip
 
     def look(self) -> None:
         """See who is there, and learn how long a start takes."""
@@ -105,29 +124,85 @@ class Fleet:
         self._there, self._paid, self._looked = there, len(seen), now
 
     def follow(self, slots: int, reason: str = "") -> None:
-        """Ask for what is missing, and let go what was not needed for long enough."""
+        """Ask for what is missing, and let go what was not needed for long enough, as far as that is granted."""
         if not self.elastic or not (self._there or self._asked):
             return  # those that come with the session are not there yet
         now, wanted = self.clock(), self.limits.executors(slots)
-        if not self._asked:
-            self._asked = len(self._there)  # those that came with the session
+        self._count_those_there()
         spare = max(self._asked, len(self._there)) - wanted
         del self._spare_since[max(0, spare) :]
         self._spare_since += [now] * (spare - len(self._spare_since))
+        over = sum(now - since >= self.starting_s for since in self._spare_since)
         if wanted > self._asked:
-            self._awaited += [now] * (wanted - self._asked)
-            self._want(wanted, (), f"{slots} slots: {reason}")
+            self._ask_for(wanted - self._asked, f"{slots} slots: {reason}")
         else:
-            over = sum(now - since >= self.starting_s for since in self._spare_since)
-            if over:
-                self._let_go(over, slots, reason)
+            self._let_go(over, f"{slots} slots for {self.starting_s:.0f} s: {reason}")
 
-    def _let_go(self, over: int, slots: int, reason: str) -> None:
-        del self._spare_since[:over]
+    def replace(self, name: str, reason: str) -> None:
+        """Let one go that was granted to go, for another to come in its place; as many are asked for as before.
+
+        One at a time: not while another has yet to come, or executors would go faster than they come.
+        """
+        now, one = self.clock(), next((one for one in self._there if one.name == name), None)
+        if not self.elastic or one is None:
+            return
+        self._count_those_there()
+        why_not = self._why_not(one, now)
+        if why_not:
+            if name not in self._kept:  # once: it will be granted again and again
+                log.info("executor %s stays: %s (%s)", name, why_not, reason)
+                self.tell({"executors": {"kept": name}, "reason": f"{why_not} ({reason})"})
+                self._kept.add(name)
+            return
+        self._relieved[one.host] = now
+        self._kept.clear()
+        self._want(self._asked, (name,), reason)
+        self._awaited.append(now)
+
+    def _why_not(self, one: Executor, now: float) -> str:
+        """Why it is not replaced now; nothing if it can be."""
+        if all(other.host == one.host for other in self._there):
+            return f"all executors are on {one.host}"
+        if len(self._there) < self._asked:
+            return f"{len(self._there)} of {self._asked} executors are there, the others have to come first"
+        passed = now - self._relieved.get(one.host, -math.inf)
+        return f"another left {one.host} {passed:.0f} s ago, within {RELIEF_S:.0f} s" if passed < RELIEF_S else ""
+
+    def _count_those_there(self) -> None:
+        if not self._asked:
+            self._asked = len(self._there)  # those that came with the session
+
+    def _ask_for(self, more: int, reason: str) -> None:
+        score = more / (self._asked + more)
+        granted = self._granted([Proposal("the fleet", AddExecutors(more), score, reason)])
+        count = sum(action.count for action in granted if isinstance(action, AddExecutors))
+        if count:
+            self._awaited += [self.clock()] * count
+            self._want(self._asked + count, (), reason)
+
+    def _let_go(self, over: int, reason: str) -> None:
+        """Those that have not come yet are no longer asked for, which nobody has to grant; of the others each is proposed."""
         total = max(self._asked, len(self._there)) - over
-        order = sorted(self._there, key=lambda one: (one.state_bytes, one.tasks, -_number(one.name)))
-        going = tuple(one.name for one in order[: max(0, len(self._there) - total)])
-        self._want(total, going, f"{slots} slots for {self.starting_s:.0f} s: {reason}")
+        going = _missed_least(self._there)[: max(0, len(self._there) - total)] if over else []
+        score = over / (total + over)
+        granted = self._granted([Proposal("the fleet", RemoveExecutor(one.name), score, reason) for one in going])
+        names = tuple(action.executor for action in granted if isinstance(action, RemoveExecutor))
+        fewer = over - len(going) + len(names)
+        if fewer:
+            del self._spare_since[:fewer]
+            self._want(total + len(going) - len(names), names, reason)
+
+    def _granted(self, proposals: Sequence[Proposal]) -> list[Action]:
+        if self.judge is None:
+            return [proposal.action for proposal in proposals]
+        verdicts = self.judge(proposals, max(self._asked, len(self._there)))
+        refused = {_what(verdict.proposal.action): verdict for verdict in verdicts if not verdict.granted}
+        for what, verdict in refused.items():
+            if what not in self._refused:  # once, not in every round in which it is proposed again
+                log.info("refused: %s (%s): %s", verdict.proposal.action, verdict.proposal.reason, verdict.reason)
+                self.tell({"refused": verdict.proposal.to_json(), "reason": verdict.reason})
+        self._refused = frozenset(refused)
+        return [verdict.action for verdict in verdicts if verdict.action is not None]
 
     def _want(self, total: int, going: tuple[str, ...], reason: str) -> None:
         log.info("executors %d → %d%s: %s", self._asked, total, f", letting go {', '.join(going)}" if going else "", reason)
@@ -152,6 +227,20 @@ def _used(before: Mapping[str, Executor], there: tuple[Executor, ...], passed_s:
         earlier = before[one.name].busy_s if one.name in before else 0.0
         used[one.host] = used.get(one.host, 0.0) + max(0.0, one.busy_s - earlier) / passed_s
     return used
+
+
+def _what(action: Action) -> str:
+    """More executors, however many, or the one that is to go."""
+    return f"executor {action.executor}" if isinstance(action, RemoveExecutor) else action.kind
+
+
+def _missed_least(executors: Sequence[Executor]) -> list[Executor]:
+    """In the order in which they go."""
+    return sorted(executors, key=lambda one: (one.state_bytes, one.tasks, -_number(one.name)))
+
+
+def _memory(executor: Executor) -> float | None:
+    return None if executor.used_bytes is None or not executor.memory_bytes else executor.used_bytes / executor.memory_bytes
 
 
 def _number(name: str) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from springtide.control import planner
 from springtide.control.fleet import Fleet, Limits
+from springtide.control.hierarchy.executors import ExecutorGrants
 from springtide.control.monitor import Monitor
 from springtide.control.plane.remote import RemotePolicy
 from springtide.control.planner import Bounds
@@ -24,10 +25,12 @@ from springtide.control.routing import Routing
 from springtide.control.switch import Fixed, Mode, Switch
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
+from springtide.model.request import Action, Migrate, RemoveExecutor, Scale
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy.batch.read_limit import ReadLimit
 from springtide.policy.batch.shedding import Shedding
+from springtide.policy.grant import GrantPolicy
 from springtide.policy.group import Route
 from springtide.policy.scale import ScalePolicy, State
 
@@ -51,9 +54,11 @@ class ControlLoop:
         routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None, target_s: float | None = None,
         starting_s: float | None = None, learned: State | None = None, keep: Callable[[State], None] | None = None,
         dry_run: bool = False, shedding: Shedding | None = None, switch: Switch | None = None,
+        grant: GrantPolicy | None = None,
     ) -> None:  # fmt: skip
         """``learned``: the policy's state to begin with. ``keep`` is handed its state, now and then and at the end.
-        ``dry_run``: decide and record, but leave the degrees as they are, with all slots in use."""
+        ``dry_run``: decide and record, but leave the degrees as they are, with all slots in use. ``grant``: says which
+        executors may come and go; all that are wanted without it."""
         self._topology, self._policy, self._bounds = topology, policy, bounds
         self._read_limit, self._trigger_s, self._interval_s = read_limit, trigger_s, interval_s
         self._clock, self._actuators, self._journal = clock, actuators, journal
@@ -67,7 +72,8 @@ class ControlLoop:
         self._switch = switch or Fixed(Mode.DRY_RUN if dry_run else Mode.ON)
         self._mode = self._switch.mode()
         self.fleet: Fleet | None = None
-        self._wished: Mapping[str, int] = {}
+        self._grants = None if grant is None else ExecutorGrants(grant)
+        self._wished: tuple[Mapping[str, int], list[str]] = {}, []
         self._work: Mapping[str, float] = {}
         self._batches = 0
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
@@ -95,7 +101,7 @@ class ControlLoop:
         self._execute(plan, requests, snapshot)
         # before anything was measured, nothing is asked for and nothing given back
         if self.fleet is not None and self._work and self._mode is Mode.ON:
-            self.fleet.follow(plan.slots, "; ".join(request.reason for request in requests))
+            self._follow(self.fleet, plan, requests, snapshot)
         self.snapshot = snapshot
         if now - self._kept_at >= KEEP_S:
             self._keep_learned()
@@ -103,7 +109,8 @@ class ControlLoop:
     def employ(self, cluster: Cluster, limits: Limits, elastic: bool) -> None:
         """Have a cluster's executors follow the plans, from the next cycle on, or only watch them."""
         if self.fleet is None:
-            self.fleet = Fleet(cluster, limits, self._clock, self._journal.decision, elastic)
+            judge = None if self._grants is None else self._grants.judge
+            self.fleet = Fleet(cluster, limits, self._clock, self._journal.decision, elastic, judge)
         else:
             self.fleet.move(cluster)
 
@@ -154,16 +161,26 @@ class ControlLoop:
         if mode is not before:
             log.warning("control is switched from %s to %s", before, mode)
             self._journal.decision({"control": mode, "at_s": round(snapshot.at, 3), "reason": f"switched from {before}"})
-            self._mode, self._wished = mode, {}
+            self._mode, self._wished = mode, ({}, [])
         return mode
+
+    def _follow(self, fleet: Fleet, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
+        """Executors for the slots of the plan; those that were granted to be replaced go."""
+        if self._grants is not None:
+            self._grants.see(snapshot.at, snapshot)
+        fleet.follow(plan.slots, "; ".join(request.reason for request in requests if request.operator))
+        for request in requests:
+            if isinstance(request.action, RemoveExecutor):
+                fleet.replace(request.action.executor, request.reason)
 
     def _only_told(self, requests: tuple[Request, ...], snapshot: Snapshot) -> tuple[Request, ...]:
         """A dry run: write down what is wanted, once, and want nothing."""
-        wished = {request.operator: request.degree for request in requests}
-        if wished and wished != self._wished:
+        wished = _degrees(requests), sorted({_leaving(request.action) for request in requests if not request.operator})
+        if any(wished) and wished != self._wished:
             reason = "; ".join(request.reason for request in requests)
-            log.info("dry run: degrees %s would change to %s: %s", dict(self._plan.degrees), wished, reason)
-            self._journal.decision({"dry_run": True, "degrees": wished, "at_s": round(snapshot.at, 3), "reason": reason})
+            log.info("dry run: degrees %s would change to %s: %s", dict(self._plan.degrees), wished[0], reason)
+            told = {"degrees": wished[0], **({"relieved": wished[1]} if wished[1] else {})}
+            self._journal.decision({"dry_run": True, **told, "at_s": round(snapshot.at, 3), "reason": reason})
         self._wished = wished
         return ()
 
@@ -187,7 +204,7 @@ class ControlLoop:
         plan = self._make_plan(None, requests, planner.filled(self._topology, self._bounds) if dry else degrees)
         for actuator in self._actuators:
             actuator.apply(plan)
-        return plan
+        return replace(plan, actions=())
 
     def _analyze(self, snapshot: Snapshot) -> tuple[Request, ...]:
         try:
@@ -206,7 +223,7 @@ class ControlLoop:
     def _make_plan(
         self, snapshot: Snapshot | None, requests: Sequence[Request], degrees: Mapping[str, int] | None = None
     ) -> Plan:
-        wanted = {**(degrees or self._plan.degrees), **{request.operator: request.degree for request in requests}}
+        wanted = {**(degrees or self._plan.degrees), **_degrees(requests)}
         self._work = (planner.work(snapshot) if snapshot is not None else {}) or self._work
         granted = planner.grant(self._topology, wanted, self._bounds, self._work)
         slots = planner.slots(granted, self._bounds, self._work)
@@ -216,7 +233,9 @@ class ControlLoop:
         if snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
             widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before
         shed_after = None if self._shedding is None else self._shedding.after(snapshot)
-        return Plan(granted, slots, widths, self._next_limit(snapshot), self._trigger_s, shed_after_s=shed_after)
+        actions = tuple(request.action for request in requests if isinstance(request.action, Scale | Migrate))
+        limit = self._next_limit(snapshot)
+        return Plan(granted, slots, widths, limit, self._trigger_s, shed_after_s=shed_after, actions=actions)
 
     def _next_limit(self, snapshot: Snapshot | None) -> int | None:
         if self._read_limit is None:
@@ -236,10 +255,10 @@ class ControlLoop:
         if plan == self._plan:
             return
         reason = "; ".join(request.reason for request in requests) or "work or batch time changed"
-        if plan.degrees != self._plan.degrees:
+        if plan.degrees != self._plan.degrees or plan.actions:
             log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
         self._journal.decision({**plan.to_json(), "at_s": round(snapshot.at, 3), "reason": reason})
-        self._plan = plan
+        self._plan = replace(plan, actions=())  # they are done once
         for actuator in self._actuators:
             actuator.apply(plan)
 
@@ -253,3 +272,13 @@ class ControlLoop:
                 if not failing:
                     log.exception("the control loop failed; the last plan stays in force")
                 failing = True
+
+
+def _degrees(requests: Sequence[Request]) -> dict[str, int]:
+    """Without those that are about places, and of no operator's degree."""
+    return {request.operator: request.degree for request in requests if request.operator}
+
+
+def _leaving(action: Action | None) -> str:
+    """What a move is away from. Not what moves: that is drawn anew in every round."""
+    return action.origin if isinstance(action, Migrate) else f"executor {getattr(action, 'executor', '')}"

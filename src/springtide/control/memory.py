@@ -35,12 +35,15 @@ class MemoryCluster:
     def ask(self, total: int) -> None:
         self.asked.append(total)
         del self._coming[max(0, total - len(self._there)) :]
-        self._coming += [self.clock() + self.starting_s] * (total - len(self._there) - len(self._coming))
+        self._bring(total)
 
     def release(self, names: Sequence[str]) -> None:
+        """Those that are then fewer than were asked for come anew, as with Spark."""
         for name in names:
             if self._there.pop(name, None) is not None:
                 self.released.append(name)
+        if self.asked:
+            self._bring(self.asked[-1])
 
     def add(self, state_bytes: int = 0) -> str:
         """One comes by itself."""
@@ -53,3 +56,6 @@ class MemoryCluster:
         """One is lost, and the cluster brings another in its place, as it was asked for so many."""
         del self._there[name]
         self._coming.append(self.clock() + self.starting_s)
+
+    def _bring(self, total: int) -> None:
+        self._coming += [self.clock() + self.starting_s] * (total - len(self._there) - len(self._coming))

@@ -6,29 +6,44 @@ from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from springtide.model.request import Action, Migrate, RemoveExecutor, Scale, action_from_json, action_to_json
+
 
 @dataclass(frozen=True)
 class Request:
-    """What a policy wants for one operator, how much it matters, and why."""
+    """What a policy wants for one operator, how much it matters, and why.
+
+    ``action``: what a degree cannot say. With an operator it is a Scale, which tells where replicas come or go. Without one,
+    as "" and a degree of 0, it is a replica that moves, or an executor that goes for another to come elsewhere.
+    """
 
     operator: str
     degree: int
     reason: str
     score: float = 0.0
+    action: Action | None = None
 
     def checked(self, operators: Container[str]) -> Request:
         """Itself, if it can be granted; ValueError, or TypeError, for nonsense."""
         whole = int(self.degree) == self.degree >= 0
-        if self.operator not in operators or not whole or not isinstance(self.reason, str):
-            raise ValueError(f"{self} is no request: it wants an operator, a whole degree of 0 or more and a reason")
+        known = self.operator in operators and isinstance(self.action, Scale | None)
+        placed = self.operator == "" and self.degree == 0 and isinstance(self.action, Migrate | RemoveExecutor)
+        if not (known or placed) or not whole or not isinstance(self.reason, str):
+            raise ValueError(
+                f"{self} is no request: it wants an operator and a whole degree of 0 or more, or a move and no operator, and a"
+                " reason"
+            )
         return self
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "action": None if self.action is None else action_to_json(self.action)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Request:
-        return cls(**document)
+        """Of what is none, TypeError or ValueError."""
+        parts = dict(document)
+        action = parts.pop("action", None)
+        return cls(**parts, action=None if action is None else action_from_json(action))
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,7 @@ class Plan:
     ``shed_after_s``: how old a record may be when its batch starts, None for any age; older ones are left out, and counted.
     ``shed_before``: the same as a time, in seconds since 1970, fixed when the batch starts: a replay leaves out the same.
     ``read_limit``: the most records a batch reads, None for no limit. ``trigger_s``: the least time between two batches.
+    ``actions``: replicas that move, and where those come or go that the degrees change; done once, when the plan begins.
     """
 
     degrees: Mapping[str, int]
@@ -51,10 +67,12 @@ class Plan:
     shed_after_s: float | None = None
     shed_before: float | None = None
     reason: str = field(default="", compare=False)
+    actions: tuple[Scale | Migrate, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "actions": [action_to_json(action) for action in self.actions]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        return cls(**document)
+        """Also of one that was written before plans had actions."""
+        return cls(**{**document, "actions": tuple(action_from_json(one) for one in document.get("actions", ()))})

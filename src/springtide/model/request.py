@@ -59,21 +59,25 @@ class AddExecutors:
 
 @dataclass(frozen=True)
 class RemoveExecutor:
-    """One executor less: this one."""
-
-    kind: ClassVar[str] = "remove-executor"
+    """This executor goes: there is one less, or, with ``another``, one comes in its place, elsewhere as far as can be."""
 
     executor: str
+    another: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "move-executor" if self.another else "remove-executor"
 
 
 Action = Scale | Migrate | AddExecutors | RemoveExecutor
 
-KINDS = ("scale-out", "migrate", "add-executors", "scale-in", "remove-executor")
+KINDS = ("scale-out", "migrate", "move-executor", "add-executors", "scale-in", "remove-executor")
 """The kinds of actions, the most urgent first: who has too little is helped before anybody saves, and more replicas help more
 than moving one."""
 
 _CLASSES: Mapping[str, type[Any]] = {
     "scale-out": Scale, "scale-in": Scale, "migrate": Migrate, "add-executors": AddExecutors, "remove-executor": RemoveExecutor,
+    "move-executor": RemoveExecutor,
 }  # fmt: skip
 
 
@@ -92,8 +96,9 @@ def action_from_json(document: Mapping[str, Any]) -> Action:
     >>> action_from_json(action_to_json(Migrate("a", 0, "n1", "n2")))
     Migrate(operator='a', replica=0, origin='n1', node='n2', shards=())
     """
+    made_by = _CLASSES[document["kind"]]
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items() if name != "kind"}
-    made: Action = _CLASSES[document["kind"]](**given)
+    made: Action = made_by(**given)
     return made
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from springtide.model.plan import Plan
 from springtide.model.report import Latency
@@ -18,17 +19,27 @@ class _Measured:
     A series or a list with such a number in it becomes empty, as if nothing was told.
     """
 
+    _single: ClassVar[tuple[str, ...]]  # the fields that may be None
+    _series: ClassVar[tuple[str, ...]]  # those that are tuples with numbers
+
+    def __init_subclass__(cls) -> None:
+        """Found once for a class: a snapshot has thousands of values."""
+        types = {name: str(kind) for name, kind in cls.__annotations__.items()}
+        cls._single = tuple(name for name, kind in types.items() if "None" in kind)
+        cls._series = tuple(name for name, kind in types.items() if re.match(r"tuple\b.*\b(int|float)\b", kind))
+
     def __post_init__(self) -> None:
-        for part in fields(self):  # type: ignore[arg-type]  # those that derive from it are dataclasses
-            value = getattr(self, part.name)
-            if "None" in str(part.type) and _absurd(value):
-                object.__setattr__(self, part.name, None)
-            elif isinstance(value, tuple) and any(_absurd(one) for item in value for one in _numbers(item)):
-                object.__setattr__(self, part.name, ())
+        for name in self._single:
+            if _absurd(getattr(self, name)):
+                object.__setattr__(self, name, None)
+        for name in self._series:
+            value = getattr(self, name)
+            if isinstance(value, tuple) and any(_absurd(one) for item in value for one in _numbers(item)):
+                object.__setattr__(self, name, ())
 
 
 def _absurd(value: object) -> bool:
-    return isinstance(value, int | float) and not (math.isfinite(value) and value >= 0)
+    return isinstance(value, (int, float)) and not 0 <= value < math.inf
 
 
 def _numbers(item: object) -> tuple[object, ...]:
@@ -37,11 +48,21 @@ def _numbers(item: object) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class NodeSnapshot(_Measured):
-    """A machine: its cores, and how many of them are in use, by whomever."""
+    """A machine: its cores, and how many of them are in use, by whomever.
+
+    ``executors``: those on it, where there are such, the one that is missed least first. ``memory``: the share of theirs that
+    is in use, of the one that has most in use.
+    """
 
     name: str
-    cores: int
+    cores: float
     used: float | None = None
+    executors: tuple[str, ...] = ()
+    memory: float | None = None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> NodeSnapshot:
+        return cls(**{**document, "executors": tuple(document.get("executors", ()))})
 
 
 @dataclass(frozen=True)
@@ -164,6 +185,6 @@ class Snapshot(_Measured):
             "batches": tuple((rows, seconds) for rows, seconds in document["batches"]),
             "latency": None if latency is None else Latency(**latency),
             "sources": tuple(SourceSnapshot.from_json(one) for one in document["sources"]),
-            "nodes": tuple(NodeSnapshot(**one) for one in document["nodes"]),
+            "nodes": tuple(NodeSnapshot.from_json(one) for one in document["nodes"]),
         }
         return cls(**{**document, **parts})

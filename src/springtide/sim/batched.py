@@ -68,7 +68,7 @@ def run(setup: Setup) -> Outcome:
         model.topology, Starting(setup.policy or Unchanged(), setup.degrees), bounds=Bounds(setup.max_slots),
         read_limit=None if setup.target_s is None else ReadLimit(setup.target_s), trigger_s=setup.trigger_s,
         interval_s=setup.interval_s, clock=clock, actuators=[], journal=journal, routing=routing, seed=setup.seed,
-        target_s=setup.target_s, starting_s=setup.starting_s, learned=setup.learned,
+        target_s=setup.target_s, starting_s=setup.starting_s, learned=setup.learned, grant=setup.grant,
     )  # fmt: skip
 
     if setup.starting_s > 0:  # executors that take so long to come; at first all are there, as on a cluster of Spark's

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from springtide.errors import OptionError
-from springtide.sim.kernels import Ints, Network
+from springtide.model.plan import Plan
+from springtide.model.request import Migrate, Scale
+from springtide.model.snapshot import NodeSnapshot, ReplicaSnapshot
+from springtide.sim.kernels import Floats, Ints, Network
 from springtide.sim.rules import Cluster
 from springtide.sim.station import Station
 
 LONGEST_STEP_S = 0.02
 """Operators on one node share its interface. Within a step they are looked at one after the other, so steps are short."""
+MANY = 1_000_000.0
+"""The cores, for a manager, of a node that has no limit: JSON has no infinity."""
 
 
 def network_of(cluster: Cluster) -> Network | None:
@@ -47,10 +54,102 @@ def place(cluster: Cluster, stations: Iterable[Station]) -> None:
             busy[chosen] += replica < station.active
     slow = np.maximum(1.0, busy / cores)
     for station in stations:
-        station.slowed[:] = slow[station.replicas.node]
+        each = slow[station.replicas.node]
+        station.replicas.factor[:] *= each / station.slowed  # at once: a pause that follows reckons with it
+        station.slowed[:] = each
 
 
 def _on(station: Station, nodes: int) -> Ints:
     """How many of its active replicas are on each node."""
     placed = station.replicas.node[: station.active]
     return np.bincount(placed[placed >= 0], minlength=nodes)
+
+
+@dataclass
+class Places:
+    """Where the replicas of a model's operators are: told to managers, and changed by what they were granted.
+
+    Operators that are chained run in the replicas of the first of them, and only that one is said to have them. One that runs
+    in the tasks of several has no places: nobody could say which of its replicas is which.
+    """
+
+    cluster: Cluster
+    stations: Mapping[str, Station]
+    _due: dict[tuple[str, int], int] = field(default_factory=dict)  # where replicas that have not come yet are to be
+
+    def __post_init__(self) -> None:
+        heads = Counter(station.operator.head for station in self.stations.values())
+        self._of = {s.operator.head: s for s in self.stations.values() if heads[s.operator.head] == 1}
+        self._numbers = {_name(number): number for number in range(len(self.cluster.nodes))}
+
+    def replicas(self, operator: str, busy_s: Mapping[str, Floats], interval_s: float) -> tuple[ReplicaSnapshot, ...]:
+        """Those of an operator, and the share of the interval in which each was busy. ``busy_s``: of each, by station."""
+        station = self._of.get(operator)
+        if station is None:
+            return ()
+        shares = busy_s[station.operator.name] / interval_s if interval_s > 0 else None
+        homes = station.replicas.node[: station.active]
+        return tuple(
+            ReplicaSnapshot(_name(node), None if shares is None else float(shares[i])) for i, node in enumerate(homes.tolist())
+        )
+
+    def nodes(self, busy_s: Mapping[str, Floats], interval_s: float) -> tuple[NodeSnapshot, ...]:
+        """What is in use of each node: the time that its replicas were busy, also those that drain, and at most its cores."""
+        cores = np.minimum([node.cores for node in self.cluster.nodes], MANY)
+        if interval_s <= 0:
+            return tuple(NodeSnapshot(_name(number), float(count)) for number, count in enumerate(cores))
+        used = np.zeros(len(cores))
+        for name, station in self.stations.items():
+            np.add.at(used, station.replicas.node, busy_s[name] / interval_s)
+        return tuple(NodeSnapshot(_name(i), float(cores[i]), float(min(used[i], cores[i]))) for i in range(len(cores)))
+
+    def carry_out(self, plan: Plan, wanted: Mapping[str, int]) -> set[str]:
+        """Move what is granted to move, and see that of those that go the right ones are last. The stations that changed.
+
+        What nobody knows, as a node that is not there, is left out. ``wanted``: the replicas of each station after the plan.
+        """
+        self._due = {(name, replica): node for (name, replica), node in self._due.items() if replica < wanted[name]}
+        moved = set()
+        for action in plan.actions:
+            station = self._of.get(action.operator)
+            if station is None:
+                continue
+            name = station.operator.name
+            if isinstance(action, Migrate):
+                node = self._numbers.get(action.node)
+                if node is not None and 0 <= action.replica < station.active:
+                    station.replicas.node[action.replica] = node
+                    moved.add(name)
+            elif wanted[name] > station.active:
+                first = max(station.active, wanted[name] - (plan.degrees[action.operator] - action.before))
+                for replica, node in zip(range(first, wanted[name]), self._known(action), strict=False):
+                    self._due[name, replica] = node
+            else:
+                _put_last(station, self._known(action)[: station.active - wanted[name]])
+        if moved:
+            place(self.cluster, self.stations.values())
+        return moved
+
+    def let_come(self) -> None:
+        """Those that have come are put where they are to be."""
+        come = {key: node for key, node in self._due.items() if key[1] < self.stations[key[0]].active}
+        for name, replica in come:
+            self.stations[name].replicas.node[replica] = self._due.pop((name, replica))
+        if come:
+            place(self.cluster, self.stations.values())
+
+    def _known(self, action: Scale) -> list[int]:
+        return [self._numbers[node] for node in action.nodes if node in self._numbers]
+
+
+def _put_last(station: Station, nodes: list[int]) -> None:
+    """Change places among replicas so that the last ones, which go, are on these nodes."""
+    homes = station.replicas.node
+    for last, node in zip(range(station.active - 1, -1, -1), nodes, strict=False):
+        found = np.flatnonzero(homes[: last + 1] == node)
+        if len(found):
+            homes[found[-1]], homes[last] = homes[last], node
+
+
+def _name(node: int) -> str:
+    return f"node{node}"

@@ -15,7 +15,9 @@ from springtide.model.report import BatchReport
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.model.topology import Operator
 from springtide.policy.scale import ScalePolicy, State
+from springtide.sim.cluster import Places
 from springtide.sim.engine import Engine
+from springtide.sim.kernels import Floats
 from springtide.sim.measure import Ledger
 from springtide.sim.rules import Reconfiguration
 from springtide.sim.station import Counts
@@ -32,6 +34,12 @@ class SimulatedCluster:
     snapshots: list[Snapshot] = field(default_factory=list)
     decisions: list[Mapping[str, object]] = field(default_factory=list)
     _coming: dict[float, dict[str, int]] = field(default_factory=dict)  # when, and how many replicas there are then
+    _places: Places | None = None  # on a cluster of nodes
+    _busy_s: Mapping[str, Floats] = field(default_factory=dict)  # of each replica, in the last interval
+
+    def __post_init__(self) -> None:
+        if self.engine.model.cluster is not None:
+            self._places = Places(self.engine.model.cluster, self.engine.stations)
 
     def clock(self) -> float:
         return self.engine.now
@@ -49,6 +57,7 @@ class SimulatedCluster:
         """What happened since the last one."""
         engine = self.engine
         counts = {name: station.take_counts() for name, station in engine.stations.items()}
+        self._busy_s = {name: station.take_busy() for name, station in engine.stations.items()}
         received, expected = engine.take_received()
         sent, arrived = engine.take_sent(), engine.take_arrived(engine.now - interval_s, engine.now)
         left = sum(counts[operator.name].served for operator in engine.model.exits)
@@ -60,6 +69,7 @@ class SimulatedCluster:
             backlog=sum(station.waiting for station in engine.stations.values()) + engine.held,
             latency=self.ledger.close_book(engine),
             sources=tuple(SourceSnapshot(name, round(sum(seconds)), seconds) for name, seconds in arrived.items()),
+            nodes=self._places.nodes(self._busy_s, interval_s) if self._places else (),
         )  # fmt: skip
         self.snapshots.append(made)
         return made
@@ -86,12 +96,14 @@ class SimulatedCluster:
             backlog=round(backlog), latency_ms=1000 * sum(responses) / len(responses) if responses else None,
             served=round(rows_out), limit=member.parallelism,
             inputs=_inputs(producers(self.engine.model.topology, member), name, sent, rows_in),
+            replicas=self._places.replicas(name, self._busy_s, interval_s) if self._places else (),
         )  # fmt: skip
 
     def apply(self, plan: Plan) -> None:
-        """Change the numbers of replicas; after the start that may cost time, or the queues."""
+        """Change the numbers of replicas, and their places; after the start that may cost time, or the queues."""
         engine, wanted = self.engine, replicas_of(self.engine, plan.degrees)
-        changed = [name for name, degree in wanted.items() if engine.stations[name].active != degree]
+        moved = self._places.carry_out(plan, wanted) if self._places else set()
+        changed = [name for name, degree in wanted.items() if engine.stations[name].active != degree or name in moved]
         self._resize(wanted)
         self.ledger.set_replicas(engine.now, sum(wanted.values()))
         if not changed or engine.now == 0.0:
@@ -114,6 +126,8 @@ class SimulatedCluster:
                 coming[name] = min(coming[name], wanted.get(name, coming[name]))
         if later:
             self._coming[self.engine.now + self.starting_s] = later
+        if self._places:
+            self._places.let_come()
 
     def next_coming(self) -> float:
         """When the next replicas come."""
@@ -124,6 +138,8 @@ class SimulatedCluster:
         for due in [due for due in self._coming if due <= self.engine.now]:
             coming = self._coming.pop(due)
             self.engine.resize({n: degree for n, degree in coming.items() if degree > self.engine.stations[n].active})
+        if self._places:
+            self._places.let_come()
 
 
 def _inputs(

@@ -15,7 +15,7 @@ from springtide.model.rate import Rate, as_rate
 from springtide.model.rate import trace as read_trace
 from springtide.model.topology import Topology
 from springtide.policy import registry, scale
-from springtide.policy.chosen import chosen
+from springtide.policy.chosen import chosen, named
 from springtide.policy.group import Continual, Grouping
 from springtide.policy.scale import ScalePolicy, State
 from springtide.policy.scale.clairvoyant import Clairvoyant
@@ -96,7 +96,7 @@ def simulate(
         model, scaler, groupings, seed, end, records, target_s, interval_s, max_slots or (8 if in_batches else NO_LIMIT), cost,
         seconds(warmup, "warmup"), by_record, seconds(begin or 0.0, "begin"), seconds(trigger or 0.0, "trigger"),
         constants or (Constants() if costs is None else read_constants(costs)), progress, seconds(starting, "starting"),
-        begun if learned is None else learned,
+        begun if learned is None else learned, None if grant is None else named("grant", grant),
     )  # fmt: skip
     outcome = batched.run(setup) if in_batches else continuous.run(setup)
     about = {

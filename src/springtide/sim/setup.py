@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
+from springtide.policy.grant import GrantPolicy
 from springtide.policy.scale import ScalePolicy, State
 from springtide.sim.constants import Constants
 from springtide.sim.model import Model
@@ -50,6 +51,7 @@ class Setup:
     progress: Progress | None
     starting_s: float = 0.0
     learned: State | None = None
+    grant: GrantPolicy | None = None  # of executors, in batches
 
     @property
     def degrees(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from springtide.sim import kernels
 from springtide.sim.arrivals import BLOCK, Batch, joined
 from springtide.sim.compile import compiled
 from springtide.sim.draws import generator
-from springtide.sim.kernels import Ints, Network, Pending, Replicas, Rows
+from springtide.sim.kernels import Floats, Ints, Network, Pending, Replicas, Rows
 from springtide.sim.model import NO_LIMIT, Operator
 from springtide.sim.router import Router
 
@@ -58,6 +58,7 @@ class Station:
         self._random = generator(self.seed, f"costs of {self.operator.name}")
         self._speeds = self.operator.phases
         self.slowed = np.ones(0)  # by cores that replicas share
+        self.busy_s = np.zeros(0)  # of each replica since the last snapshot, where they have places
         self.router = Router(self.grouping, self.operator.name, self.seed)
         self._tracked = False
         self._rows(BLOCK)
@@ -73,6 +74,7 @@ class Station:
                 np.append(factor, np.ones(more)), np.append(node, np.full(more, -1)),
             )  # fmt: skip
             self.slowed = np.append(self.slowed, np.ones(more))
+            self.busy_s = np.append(self.busy_s, np.zeros(more))
         if degree == self.active:
             return
         self.active = degree
@@ -107,6 +109,8 @@ class Station:
         served = compiled(kernels.settle)(self.rows, last, since, until, self._left, sums)
         self.counts.add(Counts(count, served, float(sums[0]), float(sums[1]), int(sums[2]), int(sums[3])))
         self.waiting, self.served = int(sums[4]), served
+        if self.replicas.node[0] >= 0:
+            self._add_busy(last, since, until)
         self._last, self._until = last, until
         return self._left, served
 
@@ -143,11 +147,22 @@ class Station:
         """When it will have done all that it was given."""
         return float(self.rows.depart[: self.under_way].max(initial=0.0))
 
+    def take_busy(self) -> Floats:
+        """How long each replica was busy since the last call."""
+        taken, self.busy_s = self.busy_s, np.zeros(len(self.busy_s))
+        return taken
+
     def take_counts(self) -> Counts:
         """What it did since the last call."""
         taken, self.counts = self.counts, Counts()
         self.totals.add(taken)
         return taken
+
+    def _add_busy(self, last: int, since: float, until: float) -> None:
+        rows = self.rows
+        begun = (rows.fate[:last] == kernels.SERVED) & (rows.start[:last] <= until)
+        took = np.minimum(rows.depart[:last], until) - np.maximum(rows.start[:last], since)
+        self.busy_s += np.bincount(rows.target[:last][begun], took[begun], minlength=len(self.busy_s))
 
     def _take(self, batches: Sequence[Batch]) -> int:
         """Append what comes, in the order of time."""

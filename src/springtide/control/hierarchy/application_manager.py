@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from springtide.model.request import Migrate, Proposal, Scale, Verdict
+from springtide.model.request import Migrate, Proposal, RemoveExecutor, Scale, Verdict
 from springtide.model.snapshot import Snapshot
 from springtide.policy.grant import SLACK_S, GrantPolicy, View
 from springtide.policy.scale import State
+from springtide.policy.scale.bounds import shared_out
 from springtide.policy.scale.measured import known_costs
 
 
@@ -52,18 +53,11 @@ class ApplicationManager:
         }, held  # fmt: skip
 
     def bounds(self, state: State, snapshot: Snapshot) -> dict[str, float]:
-        """R_max,op in ms: as it is set, else the operator's share of the target, by what a record costs there.
-
-        An operator whose cost is not known yet counts as a usual one.
-        """
+        """R_max,op in ms: as it is set, else the operator's share of the target."""
         if not snapshot.target_s:
             return dict(self.bounds_ms)
-        names, cost_s = [operator.name for operator in snapshot.operators], state["cost_s"]
-        known = [cost_s[name] for name in names if name in cost_s]
-        usual = sum(known) / len(known) if known else 1.0
-        total = sum(cost_s.get(name, usual) for name in names)
-        shares = {name: 1000 * snapshot.target_s * cost_s.get(name, usual) / total for name in names}
-        return {**shares, **self.bounds_ms}
+        names = [operator.name for operator in snapshot.operators]
+        return {**shared_out(snapshot.target_s, names, state["cost_s"]), **self.bounds_ms}
 
     def judge(self, state: State, proposals: Sequence[Proposal], snapshot: Snapshot) -> tuple[State, tuple[Verdict, ...]]:
         """A round: a verdict on every proposal. What was proposed before something else changed the operator is refused."""
@@ -78,11 +72,13 @@ class ApplicationManager:
     def _view(self, state: State, snapshot: Snapshot) -> View:
         total, seconds = state["response"]
         target = snapshot.target_s
+        executors = [executor for node in snapshot.nodes for executor in node.executors]
         return View(
             now=state["clock"],
             response_ms=total / seconds if seconds > 0 else None,
             target_ms=1000 * target if target else None,
             replicas=sum(operator.degree for operator in snapshot.operators),
+            executors=len(executors) or None,
         )
 
 
@@ -95,11 +91,18 @@ def _other(before: Sequence[Any] | None, now: Sequence[Any]) -> bool:
 
 def _outdated(proposal: Proposal, snapshot: Snapshot) -> str | None:
     action: Any = proposal.action
+    if isinstance(action, RemoveExecutor):
+        there = any(action.executor in node.executors for node in snapshot.nodes)
+        return None if there else f"outdated: there is no executor {action.executor!r}"
     if not isinstance(action, Scale | Migrate):
         return None
     operator = snapshot.by_name.get(action.operator)
     if operator is None:
         return f"outdated: there is no operator {action.operator!r}"
-    if isinstance(action, Scale) and action.before != operator.degree:
-        return f"outdated: {action.operator} has {operator.degree} now, not {action.before}"
+    if isinstance(action, Scale):
+        same = action.before == operator.degree
+        return None if same else f"outdated: {action.operator} has {operator.degree} now, not {action.before}"
+    homes = [replica.node for replica in operator.replicas]
+    if action.origin not in homes[action.replica : action.replica + 1]:
+        return f"outdated: replica {action.replica} of {action.operator} is not on {action.origin} any more"
     return None

@@ -23,7 +23,7 @@ from springtide.control.hierarchy.node_manager import NodeManager, hosted_by
 from springtide.control.hierarchy.operator_manager import OperatorManager
 from springtide.errors import OptionError, nearest
 from springtide.model.plan import Request
-from springtide.model.request import Migrate, Proposal, Scale, Verdict, action_to_json
+from springtide.model.request import Proposal, Scale, Verdict
 from springtide.model.snapshot import Snapshot
 from springtide.policy.grant import SLACK_S, GrantPolicy
 from springtide.policy.grant.all import All
@@ -45,11 +45,10 @@ class Hierarchy:
     ``policy`` decides for every operator by itself, with a state for each; ``grant`` says which proposals are carried out.
     Managers of operators and nodes are asked every ``operator_period_s``, the application's every ``application_period_s``.
     After a change what is measured is held back for ``settle_s``. ``bounds_ms``: R_max,op, the response time that is wanted of
-    an operator; where it is not given, the operator's share of the target, by cost. With ``migration`` replicas move away from
-    nodes of which more than ``migrate_above`` is in use. ``delays``: between nodes, in ms.
+    an operator; where it is not given, the operator's share of the target, by cost. With ``migration`` replicas, or executors,
+    move away from nodes of which more than ``migrate_above`` is in use. ``delays``: between nodes, in ms.
 
-    In the state ``verdicts`` are those of the last round, ``migrations`` those that this decision grants, for whoever can carry
-    them out, and ``messages`` how many were exchanged in it.
+    In the state ``verdicts`` are those of the last round, and ``messages`` how many were exchanged in it.
 
     >>> from springtide.policy.grant.token_bucket import TokenBucket
     >>> from springtide.policy.scale.threshold import Threshold
@@ -88,7 +87,7 @@ class Hierarchy:
     def initial(self) -> State:
         return {
             "application": self._application.initial(), "application_asked": None, "operators_asked": None, "gathered": None,
-            "operators": {}, "failing": [], "pending": [], "verdicts": [], "migrations": [], "messages": 0,
+            "operators": {}, "failing": [], "pending": [], "verdicts": [], "messages": 0,
         }  # fmt: skip
 
     def check(self, operators: Sequence[str]) -> None:
@@ -101,7 +100,7 @@ class Hierarchy:
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         seed, watch = int(rng.integers(2**63)), _Watch(state["failing"])
         application, held = self._application.seen(state["application"], snapshot)
-        state = {**state, "application": application, "migrations": [], "messages": 0}
+        state = {**state, "application": application, "messages": 0}
         state, measured = self._measured(state, snapshot, held)
         proposals: list[Proposal] = []
         if measured is not None:
@@ -162,7 +161,6 @@ class Hierarchy:
         return {
             **state, "application": application, "application_asked": now, "pending": [],
             "verdicts": [verdict.to_json() for verdict in kept],
-            "migrations": [action_to_json(one.action) for one in verdicts if isinstance(one.action, Migrate)],
             "messages": state["messages"] + len(verdicts),
         }, verdicts  # fmt: skip
 
@@ -212,15 +210,17 @@ def _rng(seed: int, manager: str) -> np.random.Generator:
 
 
 def _requests(verdicts: Sequence[Verdict]) -> tuple[Request, ...]:
-    """What was granted, as degrees; the reason has the verdict's too."""
-    found = {}
+    """What was granted; the reason has the verdict's too. A scaling that says nothing of places is its degree."""
+    degrees, moves = {}, []
     for verdict in verdicts:
-        if isinstance(verdict.action, Scale):
-            reason = f"{verdict.proposal.reason}; granted: {verdict.reason}"
-            found[verdict.action.operator] = Request(
-                verdict.action.operator, verdict.action.after, reason, verdict.proposal.score
-            )
-    return tuple(found.values())
+        action, score = verdict.action, verdict.proposal.score
+        reason = f"{verdict.proposal.reason}; granted: {verdict.reason}"
+        if isinstance(action, Scale):
+            placed = action if action.nodes else None
+            degrees[action.operator] = Request(action.operator, action.after, reason, score, placed)
+        elif action is not None:
+            moves.append(Request("", 0, reason, score, action))
+    return *degrees.values(), *moves
 
 
 def _log_refused(verdicts: Sequence[Verdict]) -> None:

@@ -1,4 +1,6 @@
-"""The manager of one node: it tells how full its node is, and proposes to move replicas away when it is overloaded.
+"""The manager of one node: it tells how full its node is, and proposes to move something away when it is overloaded.
+
+Where replicas have places that is a replica; where tasks are dealt out to executors anew in every batch, an executor.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), sections
 3.3 and 6.
@@ -15,6 +17,7 @@ from springtide.model.request import Proposal
 from springtide.model.snapshot import NodeSnapshot, Snapshot
 from springtide.policy.place import Neighbourhood, Place
 from springtide.policy.place.overload import overload
+from springtide.policy.place.relief import relief
 
 Hosted = Sequence[tuple[str, int]]
 """The replicas on a node: the operator, and which of its replicas, counted as the snapshot lists them."""
@@ -24,7 +27,7 @@ Hosted = Sequence[tuple[str, int]]
 class NodeManager:
     """All nodes' managers are this one; they remember nothing.
 
-    ``above``: U_mig, the share of a node's CPU above which a replica should go.
+    ``above``: U_mig, the share of a node's CPU, or of its executors' memory, above which something should go.
     """
 
     above: float
@@ -32,12 +35,14 @@ class NodeManager:
     def tell(self, node: NodeSnapshot, hosted: Hosted) -> Place:
         """A node has room for as many replicas as it has cores, as in the paper's cluster: 8 cores, 8 replicas."""
         used = node.used / node.cores if node.used is not None and node.cores > 0 else None
-        return Place(node.name, max(0, node.cores - len(hosted)), used)
+        return Place(node.name, max(0, int(node.cores) - len(hosted)), used, node.executors, node.memory)
 
     def propose(
         self, here: Place, hosted: Hosted, around: Neighbourhood, rng: np.random.Generator
     ) -> Proposal | None:  # fmt: skip
         """A migration, if the node is overloaded and a neighbour is not."""
+        if here.executors:
+            return self._relieved(here, around)
         found = overload(here, hosted, around, self.above, rng)
         if found is None:
             return None
@@ -45,6 +50,14 @@ class NodeManager:
         reason = (
             f"{here.utilisation:.0%} of {here.node} in use, above {self.above:.0%}: {action.operator} moves to {action.node}"
         )
+        return Proposal(f"node {here.node}", action, score, reason)
+
+    def _relieved(self, here: Place, around: Neighbourhood) -> Proposal | None:
+        found = relief(here, around, self.above)
+        if found is None:
+            return None
+        action, score, full = found
+        reason = f"{full} in use, above {self.above:.0%}: executor {action.executor} goes, another comes elsewhere"
         return Proposal(f"node {here.node}", action, score, reason)
 
 

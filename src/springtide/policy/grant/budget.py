@@ -71,7 +71,7 @@ def _more(action: Action) -> int:
         return action.after - action.before
     if isinstance(action, AddExecutors):
         return action.count
-    return -1 if isinstance(action, RemoveExecutor) else 0
+    return -1 if action.kind == "remove-executor" else 0
 
 
 def _part(action: Action, count: int) -> Action:

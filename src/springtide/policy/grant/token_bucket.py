@@ -29,8 +29,10 @@ from springtide.policy.grant.ranking import ranked, verdicts
 from springtide.policy.registry import parameter, validate
 
 HIGH, LOW = "H", "L"
-PAID_BY = {"scale-out": HIGH, "migrate": HIGH, "add-executors": HIGH, "scale-in": LOW, "remove-executor": LOW}
-"""The paper knows no executors; one that is added is like a replica that is."""
+PAID_BY = {
+    "scale-out": HIGH, "migrate": HIGH, "move-executor": HIGH, "add-executors": HIGH, "scale-in": LOW, "remove-executor": LOW,
+}  # fmt: skip
+"""The paper knows no executors; one that is added, or moves, is like a replica that is, or does."""
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,16 @@ Delays = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Place:
-    """A node as its manager tells of it: how many more replicas it has cores for, and the share of its CPU that is in use."""
+    """A node as its manager tells of it: how many more replicas it has cores for, and the share of its CPU that is in use.
+
+    ``executors`` and ``memory``: as in its snapshot.
+    """
 
     node: str
     free: int
     utilisation: float | None = None
+    executors: tuple[str, ...] = ()
+    memory: float | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
+from springtide.policy.scale.bounds import shared_out
 from springtide.policy.scale.measured import known_costs
 
 ACTIONS = (-1, 0, 1)
@@ -132,18 +133,12 @@ class Learner(ABC):
         return {"bin": self.bin, "tables": tables, "cost_s": costs}, requests
 
     def bounds(self, snapshot: Snapshot, cost_s: Mapping[str, float]) -> dict[str, float]:
-        """R_max,op in ms: as it is set, else the operator's share of the run's target, by what a record costs there.
-
-        An operator whose cost is not known yet counts as a usual one.
-        """
+        """R_max,op in ms: as it is set, else the operator's share of the run's target."""
         names = [operator.name for operator in snapshot.operators]
         if self.target_ms or not snapshot.target_s:
             rest = dict.fromkeys(names, self.target_ms) if self.target_ms else {}
         else:
-            known = [cost_s[name] for name in names if name in cost_s]
-            usual = sum(known) / len(known) if known else 1.0
-            total = sum(cost_s.get(name, usual) for name in names)
-            rest = {name: 1000 * snapshot.target_s * cost_s.get(name, usual) / total for name in names}
+            rest = shared_out(snapshot.target_s, names, cost_s)
         return {**rest, **self._named}
 
     @cached_property
