@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from springtide.cli import submit as submitting
 from springtide.control.fleet import Limits
+from springtide.control.loop import COLD
 from springtide.control.memory import MemoryCluster
 from springtide.errors import OptionError, SetupError
 from springtide.model.plan import Request

@@ -114,7 +114,8 @@ class Fleet:
         passed = now - self._looked if self._looked is not None else 0.0
         self.executor_seconds += passed * self._paid
         self._leaving &= {executor.name for executor in seen}
-        there = tuple(executor for executor in seen if not executor.leaving and executor.name not in self._leaving)
+        gone = self._leaving
+        there = tuple(one for one in seen if not (one.leaving or one.starting or one.name in gone))
         if self._looked is not None:
             for _ in [executor for executor in there if executor.name not in before]:
                 self._arrived(now)

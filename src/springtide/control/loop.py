@@ -230,7 +230,7 @@ class ControlLoop:
         there = (self.fleet.slots if self.fleet is not None else None) or slots
         usable = min(there, slots if self._work else self._bounds.max_slots)
         widths = planner.widths(self._topology, usable, snapshot)
-        if snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
+        if self._work and snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
             widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before
         shed_after = None if self._shedding is None else self._shedding.after(snapshot)
         actions = tuple(request.action for request in requests if isinstance(request.action, Scale | Migrate))

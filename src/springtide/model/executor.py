@@ -11,6 +11,7 @@ class Executor:
 
     ``used_bytes`` of ``memory_bytes`` are in use, where the cluster tells. ``state_bytes``: what it holds of stateful
     operators, and would have to be brought elsewhere. ``leaving``: it was let go, and takes no more tasks.
+    ``starting``: it is there, but not ready for records yet.
     """
 
     name: str
@@ -22,3 +23,4 @@ class Executor:
     memory_bytes: int | None = None
     state_bytes: int = 0
     leaving: bool = False
+    starting: bool = False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -13,6 +15,10 @@ from springtide.model.executor import Executor
 from springtide.spark import internals
 
 log = logging.getLogger("springtide.spark")
+
+LOOK_S = 0.1
+"""How often new executors are looked for. A batch that starts in between may have a task on one."""
+LONGEST_WARM_UP_S = 60.0
 
 DYNAMIC = "spark.dynamicAllocation.enabled"
 
@@ -34,17 +40,19 @@ class SparkCluster:
     """Standalone, YARN and Kubernetes, through the driver. What is asked of them is carried out by a thread of its own.
 
     A cluster manager may take two minutes to answer. Only the newest number that was asked for matters, so one that is
-    overtaken while it waits is dropped.
+    overtaken while it waits is dropped. With ``warm`` a new executor starts Python before it counts as ready.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, warm: bool = False) -> None:
         self._backend = internals.ExecutorBackend(session)
         self._wanted: int | None = None
         self._errands: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._cold: WarmUp | None = WarmUp(self._backend) if warm else None
         threading.Thread(target=self._run_errands, name="springtide-cluster", daemon=True).start()
 
     def executors(self) -> tuple[Executor, ...]:
-        return self._backend.executors()
+        there = self._backend.executors()
+        return there if self._cold is None else tuple(replace(one, starting=not self._cold.ready(one)) for one in there)
 
     def ask(self, total: int) -> None:
         self._wanted = total
@@ -67,9 +75,48 @@ class SparkCluster:
                 log.warning("the cluster did not do what it was asked: %r", error)
 
 
+class WarmUp:
+    """Looks for new executors, and has each start Python at once: until then its only slot is taken, and no batch waits for it.
+
+    Looking takes a call of a millisecond. When something fails, executors count as ready, as they would without this.
+    """
+
+    def __init__(self, backend: internals.ExecutorBackend) -> None:
+        self._backend = backend
+        self._started: dict[str, tuple[float, Any]] = {}
+        threading.Thread(target=self._watch, name="springtide-warm-up", daemon=True).start()
+
+    def ready(self, executor: Executor) -> bool:
+        begun, warming = self._started.get(executor.name, (None, None))
+        if begun is None:
+            return False
+        return warming is None or time.monotonic() - begun > LONGEST_WARM_UP_S or bool(warming.isCompleted())
+
+    def _watch(self) -> None:
+        count = 0
+        try:
+            while True:
+                now = self._backend.count()
+                if now != count:
+                    for executor in self._backend.executors():
+                        if executor.name not in self._started:
+                            self._started[executor.name] = (time.monotonic(), self._warmed(executor))
+                count = now
+                time.sleep(LOOK_S)
+        except Exception as error:  # noqa: BLE001  the JVM is gone, and its executors with it
+            log.debug("no executor is warmed up any more: %r", error)
+
+    def _warmed(self, executor: Executor) -> Any:
+        try:
+            return self._backend.warm(executor)
+        except Exception as error:  # noqa: BLE001  it may have gone again; if not, its first batch is slow
+            log.warning("executor %s is not warmed up: %r", executor.name, error)
+            return None
+
+
 def cluster_of(session: Any) -> LocalCluster | SparkCluster:
     """The cluster under a session."""
-    return LocalCluster() if is_local(session) else SparkCluster(session)
+    return LocalCluster() if is_local(session) else SparkCluster(session, warm=True)
 
 
 def is_local(session: Any) -> bool:

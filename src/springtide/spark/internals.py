@@ -234,6 +234,8 @@ class ExecutorBackend:
         self._context = session.sparkContext._jsc.sc()
         self._jvm = session._jvm
         self._gateway = session.sparkContext._gateway
+        self._python = session.sparkContext
+        self._tag = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
         self._graceful = session.sparkContext.getConf().get("spark.decommission.enabled", "false") == "true"
 
     def executors(self) -> tuple[Executor, ...]:
@@ -241,6 +243,25 @@ class ExecutorBackend:
         backend = self._context.schedulerBackend()
         listed = self._seq(self._context.statusStore().executorList(True))
         return tuple(_executor(one, not backend.isExecutorActive(one.id())) for one in listed if one.id() != "driver")
+
+    def count(self) -> int:
+        """How many there are, in one call."""
+        return int(self._context.getExecutorIds().size())
+
+    def warm(self, executor: Executor) -> Any:
+        """Have an executor start Python with all that tasks import, before records reach it; returns a future.
+
+        Its first task would take 5 to 10 s on two cores, and a whole batch would wait for it. A task that asks for a place
+        by ``executor_<host>_<name>`` gets it if it is free, as a new one is.
+        """
+        java = self._jvm.java.util
+        place = self._jvm.PythonUtils.toSeq(java.ArrayList([f"executor_{executor.host}_{executor.name}"]))
+        pairs = self._jvm.PythonUtils.toSeq(java.ArrayList([self._jvm.scala.Tuple2(bytearray(b""), place)]))
+        placed = self._context.makeRDD(pairs, self._tag)
+        nothing = NoOpSerializer()
+        task = _wrap_function(self._python, _warmed, nothing, nothing)
+        started = self._jvm.PythonRDD(placed, task, False, False)
+        return self._jvm.org.apache.spark.rdd.AsyncRDDActions(started, self._tag).collectAsync()
 
     def request_total(self, total: int) -> None:
         """Blocks until the cluster manager has answered, which may take ``spark.rpc.askTimeout``."""
@@ -265,6 +286,12 @@ class ExecutorBackend:
 
     def _none(self) -> Any:
         return self._jvm.scala.Option.empty()
+
+
+def _warmed(index: int, elements: Iterable[bytes]) -> Iterator[bytes]:
+    import springtide.spark.worker  # noqa: F401  what tasks import
+
+    return iter(())
 
 
 def _executor(summary: Any, leaving: bool) -> Executor:
