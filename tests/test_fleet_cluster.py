@@ -45,12 +45,12 @@ JOB = textwrap.dedent(
 
 
     def topology() -> st.Topology:
-        rate = st.Rate((0.0, 25.0, 60.0), (8.0, 80.0, 4.0), 100.0)  # 0.3 replicas of work, 3.2, 0.2
+        rate = st.Rate((0.0, 70.0, 105.0), (8.0, 80.0, 4.0), 130.0)  # 0.3 replicas of work, 3.2, 0.2
         calls = st.source.generate(call, rate=rate)
         return calls.map(wait, parallelism=6).to(st.sink.files(os.environ["OUTPUT"])).named("calls")
     '''
 )
-RECORDS = 25 * 8 + 35 * 80 + 40 * 4
+RECORDS = 70 * 8 + 35 * 80 + 25 * 4
 
 
 @pytest.fixture
@@ -82,6 +82,7 @@ def test_executors_follow_the_load_and_nothing_is_lost_when_one_is_killed(cluste
     ]  # fmt: skip
     environ = {**os.environ, "OUTPUT": str(tmp_path / "out"), "PYSPARK_PYTHON": sys.executable}
     counts: list[int] = []
+    let_go = False
     killed = None
     with (tmp_path / "log").open("wb") as log:
         run = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -89,8 +90,8 @@ def test_executors_follow_the_load_and_nothing_is_lost_when_one_is_killed(cluste
             while run.poll() is None:
                 there = executors(tmp_path / "cluster")
                 counts.append(len(there))
-                rising = len(counts) > 2 and 1 <= min(filter(None, counts)) <= 2 and len(there) > min(filter(None, counts))
-                if killed is None and rising:
+                let_go = let_go or (max(counts) > 2 and 1 <= len(there) <= 2)  # it begins with all of them
+                if killed is None and let_go and len(there) > 2:
                     killed = there[0].pid
                     os.kill(killed, signal.SIGKILL)
                 time.sleep(0.5)
@@ -100,10 +101,7 @@ def test_executors_follow_the_load_and_nothing_is_lost_when_one_is_killed(cluste
     assert run.returncode == 0, (tmp_path / "log").read_text()[-4_000:]
     assert sorted(pq.read_table(tmp_path / "out").column("n").to_pylist()) == list(range(RECORDS)), "none lost, none twice"
     summary = json.loads(told)
-    assert killed is not None, f"there were never more executors than at the least: {counts}"
-    low, least = counts.index(max(counts)), min(filter(None, counts))
-    after = counts.index(least, low)  # it began with all of them, and let go
-    assert least <= 2 and max(counts[after:]) >= 3, f"and more came with the load: {counts}"
-    assert summary["executor_seconds"] < 6 * summary["batches"] * 60
+    assert let_go and killed is not None, f"executors went, and came again with the load: {counts}"
+    assert 0 < summary["executor_seconds"] < 6 * 200
     decisions = [json.loads(line) for line in (Path(summary["run_dir"]) / "decisions.jsonl").read_text().splitlines()]
     assert any("executors" in entry for entry in decisions), "each change is a record with its reason"

@@ -16,8 +16,8 @@ from springtide.spark import internals
 
 log = logging.getLogger("springtide.spark")
 
-LOOK_S = 0.1
-"""How often new executors are looked for. A batch that starts in between may have a task on one."""
+LOOK_S = 0.05
+"""How often new executors are looked for: a call of a millisecond. A batch that starts in between may have a task on one."""
 LONGEST_WARM_UP_S = 60.0
 
 DYNAMIC = "spark.dynamicAllocation.enabled"
@@ -78,7 +78,7 @@ class SparkCluster:
 class WarmUp:
     """Looks for new executors, and has each start Python at once: until then its only slot is taken, and no batch waits for it.
 
-    Looking takes a call of a millisecond. When something fails, executors count as ready, as they would without this.
+    When something fails, executors count as ready, as they would without this.
     """
 
     def __init__(self, backend: internals.ExecutorBackend) -> None:
@@ -93,24 +93,20 @@ class WarmUp:
         return warming is None or time.monotonic() - begun > LONGEST_WARM_UP_S or bool(warming.isCompleted())
 
     def _watch(self) -> None:
-        count = 0
         try:
             while True:
-                now = self._backend.count()
-                if now != count:
-                    for executor in self._backend.executors():
-                        if executor.name not in self._started:
-                            self._started[executor.name] = (time.monotonic(), self._warmed(executor))
-                count = now
+                for name in self._backend.names():
+                    if name not in self._started:
+                        self._started[name] = (time.monotonic(), self._warmed(name))
                 time.sleep(LOOK_S)
         except Exception as error:  # noqa: BLE001  the JVM is gone, and its executors with it
             log.debug("no executor is warmed up any more: %r", error)
 
-    def _warmed(self, executor: Executor) -> Any:
+    def _warmed(self, name: str) -> Any:
         try:
-            return self._backend.warm(executor)
+            return self._backend.warm(name)
         except Exception as error:  # noqa: BLE001  it may have gone again; if not, its first batch is slow
-            log.warning("executor %s is not warmed up: %r", executor.name, error)
+            log.warning("executor %s is not warmed up: %r", name, error)
             return None
 
 

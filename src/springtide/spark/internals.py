@@ -235,6 +235,7 @@ class ExecutorBackend:
         self._jvm = session._jvm
         self._gateway = session.sparkContext._gateway
         self._python = session.sparkContext
+        self._warmed: Any = None  # the task, wrapped
         self._tag = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
         self._graceful = session.sparkContext.getConf().get("spark.decommission.enabled", "false") == "true"
 
@@ -244,23 +245,23 @@ class ExecutorBackend:
         listed = self._seq(self._context.statusStore().executorList(True))
         return tuple(_executor(one, not backend.isExecutorActive(one.id())) for one in listed if one.id() != "driver")
 
-    def count(self) -> int:
-        """How many there are, in one call."""
-        return int(self._context.getExecutorIds().size())
+    def names(self) -> list[str]:
+        """Of all that are there, in two calls."""
+        return list(self._seq(self._context.getExecutorIds()))
 
-    def warm(self, executor: Executor) -> Any:
+    def warm(self, name: str) -> Any:
         """Have an executor start Python with all that tasks import, before records reach it; returns a future.
 
         Its first task would take 5 to 10 s on two cores, and a whole batch would wait for it. A task that asks for a place
         by ``executor_<host>_<name>`` gets it if it is free, as a new one is.
         """
-        java = self._jvm.java.util
-        place = self._jvm.PythonUtils.toSeq(java.ArrayList([f"executor_{executor.host}_{executor.name}"]))
-        pairs = self._jvm.PythonUtils.toSeq(java.ArrayList([self._jvm.scala.Tuple2(bytearray(b""), place)]))
-        placed = self._context.makeRDD(pairs, self._tag)
-        nothing = NoOpSerializer()
-        task = _wrap_function(self._python, _warmed, nothing, nothing)
-        started = self._jvm.PythonRDD(placed, task, False, False)
+        if self._warmed is None:
+            nothing = NoOpSerializer()
+            self._warmed = _wrap_function(self._python, _warmed, nothing, nothing)
+        host = self._context.statusStore().executorSummary(name).hostPort().rpartition(":")[0]
+        to_seq, pair = self._jvm.PythonUtils.toSeq, self._jvm.scala.Tuple2
+        placed = self._context.makeRDD(to_seq([pair(bytearray(b""), to_seq([f"executor_{host}_{name}"]))]), self._tag)
+        started = self._jvm.PythonRDD(placed, self._warmed, False, False)
         return self._jvm.org.apache.spark.rdd.AsyncRDDActions(started, self._tag).collectAsync()
 
     def request_total(self, total: int) -> None:
