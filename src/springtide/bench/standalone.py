@@ -17,6 +17,9 @@ from springtide.errors import RunError
 WAIT_S = 60.0
 """A master is up after 3 s; on a machine that is busy it takes longer."""
 
+NICE = 5
+"""An executor's start takes seconds of a core. On a cluster they are another machine's; here the driver comes first."""
+
 EXECUTOR_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -56,6 +59,7 @@ def standalone(folder: Path, cores: int = 6, memory: str = "6g") -> Iterator[str
                 started = subprocess.Popen(  # noqa: S603  Spark's own launcher
                     command, env=environ, cwd=folder, stdout=file, stderr=file, start_new_session=True
                 )
+                os.setpriority(os.PRIO_PGRP, started.pid, NICE)
                 processes.append(started)
                 _wait_for(sign, log)
             yield url
