@@ -18,7 +18,7 @@ import pytest
 
 from springtide.bench.standalone import EXECUTOR_CONF, standalone
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.soak]  # by the clock: not on a machine that is busy
 
 JOB = textwrap.dedent(
     '''

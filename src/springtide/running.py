@@ -169,7 +169,7 @@ def run(
             elastic = wanted == "elastic" and not clusters.is_local(session)
             cores = clusters.cores_each(session) if elastic else 1
             limits = Limits(min_executors, math.ceil(max_slots / cores), cores)
-            loop.employ(clusters.cluster_of(session), limits, elastic)
+            loop.employ(clusters.cluster_of(session, elastic), limits, elastic)
 
         driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened)
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),

@@ -203,7 +203,7 @@ def run(settings: Settings) -> None:
         arm(settings, number, victim, step, batch)
     st.run(
         build(settings), target="60s", max_slots=settings.max_slots, checkpoint=settings.checkpoint,
-        runs=settings.runs, master=settings.master,
+        runs=settings.runs, master=settings.master, executors="fixed",
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from springtide.record.folder import RunFolder
 
 BATCHES = 50
 BATCH_RECORDS = 40
-MAX_SLOTS = 8
+MAX_SLOTS = 12
 SLEEP_S = 0.003
 """40 records of 3 ms are work for twelve tasks of 10 ms: no stage is made narrower than the slots for want of work."""
 
@@ -59,7 +59,10 @@ def count(counted: Counted) -> Counted:
 
 @dataclass(frozen=True)
 class Restless:
-    """Another degree for every operator at every decision, and another sum of them, so that all widths change too."""
+    """Another degree for every operator at every decision, and another sum of them, so that all widths change too.
+
+    It is at least 2: one that has a single replica takes no more slots than it needs.
+    """
 
     kind: ClassVar[str] = "scale"
     name: ClassVar[str] = "restless"
@@ -74,7 +77,7 @@ class Restless:
     ) -> tuple[Mapping[str, Any], Sequence[Request]]:
         before = {operator.name: operator.degree for operator in snapshot.operators}
         while True:
-            wanted = {name: int(rng.integers(1, 5)) for name in before}
+            wanted = {name: int(rng.integers(2, 5)) for name in before}
             slots = sum(wanted.values())
             if slots <= MAX_SLOTS and slots != sum(before.values()) and all(wanted[n] != before[n] for n in before):
                 return state, [Request(name, degree, "restless") for name, degree in wanted.items()]

@@ -18,6 +18,9 @@ LONGEST_S = 3_600
 """What was created longer before the newest record tells nothing about the arrivals of now."""
 
 
+AT_ONCE_S = 1e-6
+"""Times since 1970 have no more digits."""
+
 Span = tuple[float, float, float]
 """From when to when so many records were created."""
 
@@ -131,13 +134,13 @@ def _rate(rows: int, reports: Sequence[BatchReport], interval_s: float) -> float
 def _parts(spans: Sequence[Span], since: float, until: float) -> tuple[float, ...]:
     """Records/s in equal parts of about a second. Those created at one and the same instant, as in logs that tell whole
     seconds, came within half a second of it."""
-    if until <= since:
+    if until - since < AT_ONCE_S:
         return (sum(weight for _, _, weight in spans),)
     begin, end, weight = np.array(spans).T
-    at_once = end <= begin
+    at_once = end - begin < AT_ONCE_S
     begin, end = np.where(at_once, np.maximum(since, begin - 0.5), begin), np.where(at_once, np.minimum(until, end + 0.5), end)
     edges = np.linspace(since, until, max(1, round(until - since)) + 1)
-    came = np.clip((edges[:, None] - begin) / np.maximum(end - begin, 1e-9), 0.0, 1.0) @ weight
+    came = np.clip((edges[:, None] - begin) / (end - begin), 0.0, 1.0) @ weight
     return tuple((np.diff(came) / np.diff(edges)).tolist())
 
 

@@ -110,9 +110,9 @@ class WarmUp:
             return None
 
 
-def cluster_of(session: Any) -> LocalCluster | SparkCluster:
-    """The cluster under a session."""
-    return LocalCluster() if is_local(session) else SparkCluster(session, warm=True)
+def cluster_of(session: Any, elastic: bool) -> LocalCluster | SparkCluster:
+    """The cluster under a session; where executors come and go, new ones are warmed up."""
+    return LocalCluster() if is_local(session) else SparkCluster(session, warm=elastic)
 
 
 def is_local(session: Any) -> bool:
@@ -123,9 +123,9 @@ def is_local(session: Any) -> bool:
 
 def cores_each(session: Any) -> int:
     """How many tasks an executor runs at once."""
-    conf = session.sparkContext.getConf()
+    conf, master = session.sparkContext.getConf(), str(session.sparkContext.master)
     per_task = int(conf.get("spark.task.cpus", "1") or 1)
-    cores = conf.get("spark.executor.cores")
+    cores = master.split(",")[1] if master.startswith("local-cluster[") else conf.get("spark.executor.cores")
     if cores is None:
         raise SetupError(
             "spark.executor.cores is not set, so an executor takes all the cores of a machine, and nothing can be asked for"
