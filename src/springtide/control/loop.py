@@ -227,7 +227,7 @@ class ControlLoop:
         self._work = (planner.work(snapshot) if snapshot is not None else {}) or self._work
         granted = planner.grant(self._topology, wanted, self._bounds, self._work)
         slots = planner.slots(granted, self._bounds, self._work)
-        there = (self.fleet.slots if self.fleet is not None else None) or slots
+        there = (self.fleet.slots if self.fleet is not None and self.fleet.elastic else None) or slots
         usable = min(there, slots if self._work else self._bounds.max_slots)
         widths = planner.widths(self._topology, usable, snapshot)
         if self._work and snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
