@@ -14,7 +14,9 @@ import pytest
 
 import springtide as st
 from springtide.control import planner
+from springtide.control.fleet import Limits
 from springtide.control.loop import ControlLoop
+from springtide.control.memory import MemoryCluster
 from springtide.control.monitor import Monitor
 from springtide.control.planner import Bounds
 from springtide.errors import OptionError
@@ -396,3 +398,19 @@ def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.Log
         loop.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "springtide-control"]
     assert "unreachable" in caplog.text
+
+
+@pytest.mark.parametrize(("elastic", "starting_s", "there"), [(True, 8.0, 2), (False, None, None)])
+def test_only_where_executors_come_and_go_something_has_to_start(
+    elastic: bool, starting_s: float | None, there: int | None
+) -> None:
+    """In one process, and with fixed executors, another degree holds from the next batch on."""
+    loop, clock, _ = loop_of(Static())
+    cluster = MemoryCluster(clock)
+    cluster.add()
+    cluster.add()
+    loop.employ(cluster, Limits(1, 4), elastic)
+    clock.now += 1
+    loop.cycle()
+    assert loop.snapshot is not None
+    assert (loop.snapshot.starting_s, loop.snapshot.there) == (starting_s, there)

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-import springtide as st
 from plane_policies import GO, MOOD, NONSENSE, wanted
 from springtide.bench.decisions import snapshots as large
 from springtide.control.hierarchy.hierarchy import Hierarchy
@@ -41,9 +40,9 @@ from springtide.model.plan import Plan, Request
 from springtide.model.rate import sampled
 from springtide.model.report import BatchReport, Latency, TaskReport
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
-from springtide.model.topology import Topology
 from springtide.policy.grant.token_bucket import TokenBucket
 from springtide.sim import Constant, Model, Operator, Source, simulate
+from test_control import Memory, line
 
 HANGS_S = 120.0
 """After so long a test gives up; many times what anything here takes."""
@@ -558,42 +557,6 @@ def test_no_process_outlives_a_driver_that_was_killed(mood: str, hang_s: int, tm
 
 
 # The whole loop
-
-
-@dataclass(frozen=True)
-class Number:
-    n: int
-
-
-def number_of(draw: st.Draw) -> Number:
-    return Number(draw.index)
-
-
-def same(one: Number) -> Number:
-    return one
-
-
-def line() -> Topology:
-    stream = st.source.generate(number_of, rate=100).map(same, name="first").map(same, name="second", parallelism=3)
-    return stream.to(st.sink.discard(), name="sink").named("line")
-
-
-@dataclass
-class Memory:
-    """The journal and the actuator of a test."""
-
-    batches: list[BatchReport] = field(default_factory=list)
-    decisions: list[Mapping[str, object]] = field(default_factory=list)
-    applied: list[Plan] = field(default_factory=list)
-
-    def batch(self, report: BatchReport) -> None:
-        self.batches.append(report)
-
-    def decision(self, entry: Mapping[str, object]) -> None:
-        self.decisions.append(entry)
-
-    def apply(self, plan: Plan) -> None:
-        self.applied.append(plan)
 
 
 def loop_of(policy: Any, interval_s: float = 1.0, **more: Any) -> tuple[ControlLoop, Memory]:

@@ -30,7 +30,7 @@ from springtide.control.switch import FILE, FileSwitch, Mode
 from springtide.errors import OptionError, RunError, SetupError, SpringtideError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.endpoints import GenerateSource
-from springtide.model.report import BatchReport
+from springtide.model.report import BatchReport, violation_ratio
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import AUTO, Kind, Topology
 from springtide.policy import registry
@@ -41,7 +41,7 @@ from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
 from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
-from springtide.record.summary import summarise, violation_ratio
+from springtide.record.summary import summarise
 
 log = logging.getLogger("springtide")
 

@@ -22,8 +22,8 @@ from springtide.apps.traces import named
 from springtide.bench.standalone import EXECUTOR_CONF, standalone
 from springtide.errors import OptionError, nearest
 from springtide.model.rate import Rate
+from springtide.model.report import violation_ratio
 from springtide.record.folder import RunFolder
-from springtide.record.summary import violation_ratio
 
 EXECUTORS = 6
 CALL_S = 0.040

@@ -187,7 +187,7 @@ class ControlLoop:
     def _measured(self, monitor: Measuring, at: float, interval_s: float, plan: Plan) -> Snapshot:
         """What was measured, beside what is wanted of the run."""
         measured = monitor.snapshot(at, interval_s, plan)
-        fleet = self.fleet
+        fleet = self.fleet if self.fleet is not None and self.fleet.elastic else None  # else nothing has to start
         return replace(
             measured, target_s=self._target_s, slots=self._bounds.max_slots, trigger_s=self._trigger_s,
             starting_s=self._starting_s if fleet is None else fleet.starting_s,
@@ -228,7 +228,7 @@ class ControlLoop:
         granted = planner.grant(self._topology, wanted, self._bounds, self._work)
         slots = planner.slots(granted, self._bounds, self._work)
         there = (self.fleet.slots if self.fleet is not None and self.fleet.elastic else None) or slots
-        usable = min(there, slots if self._work else self._bounds.max_slots)
+        usable = min(there, slots if self._work else self._bounds.max_slots)  # all, until something is measured
         widths = planner.widths(self._topology, usable, snapshot)
         if self._work and snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
             widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before

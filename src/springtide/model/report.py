@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -105,3 +106,15 @@ def latency_of(waits: list[tuple[float, float]]) -> Latency | None:
 
     mean = sum(wait * weight for wait, weight in waits) / total * 1000
     return Latency(round(mean, 3), *(round(quantile(q), 3) for q in (0.5, 0.95, 0.99)))
+
+
+def violation_ratio(batches: Sequence[BatchReport], target_s: float, after_s: float = 0.0) -> float | None:
+    """The share of the time, by the batches' durations, in which the mean latency was above the target; None if no batch tells.
+
+    ``after_s``: batches that were committed before, seconds after the first one started, do not count.
+    """
+    begin = batches[0].started + after_s if batches else 0.0
+    counted = [(report.latency, report.duration_s) for report in batches if report.committed >= begin]
+    total = math.fsum(duration for _, duration in counted)
+    late = math.fsum(duration for latency, duration in counted if latency is not None and latency.mean > 1000 * target_s)
+    return late / total if total > 0 and any(latency is not None for latency, _ in counted) else None

@@ -57,18 +57,6 @@ def _latency(batches: Sequence[BatchReport]) -> dict[str, float] | None:
     return as_json(latency_of(waits))
 
 
-def violation_ratio(batches: Sequence[BatchReport], target_s: float, after_s: float = 0.0) -> float | None:
-    """The share of the time, by the batches' durations, in which the mean latency was above the target.
-
-    ``after_s``: batches that were committed before, seconds after the first one started, do not count.
-    """
-    begin = batches[0].started + after_s if batches else 0.0
-    counted = [(report.latency, report.duration_s) for report in batches if report.committed >= begin and report.created]
-    total = sum(duration for _, duration in counted)
-    late = sum(duration for latency, duration in counted if latency is not None and latency.mean > 1000 * target_s)
-    return round(late / total, 6) if total > 0 else None
-
-
 def as_json(latency: Latency | None) -> dict[str, float] | None:
     """A latency as the ``latency_ms`` of every document."""
     if latency is None:

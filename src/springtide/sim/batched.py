@@ -17,7 +17,7 @@ from springtide.control.memory import MemoryCluster
 from springtide.control.planner import Bounds
 from springtide.control.routing import Routing
 from springtide.model.plan import Request
-from springtide.model.report import BatchReport, latency_of
+from springtide.model.report import BatchReport, latency_of, violation_ratio
 from springtide.model.snapshot import Snapshot
 from springtide.policy.batch.read_limit import ReadLimit
 from springtide.policy.scale import State
@@ -121,7 +121,7 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
     there = reports[-1].backlog or 0 if reports else 0
     return {
         "latency_ms": None if latency is None else asdict(latency),
-        "violation_ratio": None if target_s is None else _violations(reports, target_s),
+        "violation_ratio": None if target_s is None else violation_ratio(reports, target_s),
         "violation_ratio_records": None if target_s is None else _records_above(reports, target_s),
         "throughput_rows_s": rows_in / worked if worked > 0 else None,
         "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
@@ -157,10 +157,3 @@ def _records_above(reports: Sequence[BatchReport], target_s: float) -> float | N
     waits = [(report.committed - at, n) for report in reports for at, n in report.created]
     total = math.fsum(n for _, n in waits)
     return math.fsum(n for wait, n in waits if wait > target_s) / total if total else None
-
-
-def _violations(reports: Sequence[BatchReport], target_s: float) -> float | None:
-    """The share of time, batches weighted by their duration, whose mean latency is above the target."""
-    total = math.fsum(report.duration_s for report in reports)
-    late = math.fsum(r.duration_s for r in reports if r.latency is not None and r.latency.mean > 1000 * target_s)
-    return late / total if total > 0 else None

@@ -17,7 +17,10 @@ from springtide.spark import internals
 log = logging.getLogger("springtide.spark")
 
 LOOK_S = 0.05
-"""How often new executors are looked for: a call of a millisecond. A batch that starts in between may have a task on one."""
+"""How often new executors are looked for while some are expected. A batch that starts in between may have a task on one."""
+SELDOM_S = 1.0
+"""And else: one may come in the place of one that was lost."""
+EXPECTED_S = 60.0
 LONGEST_WARM_UP_S = 60.0
 
 DYNAMIC = "spark.dynamicAllocation.enabled"
@@ -56,6 +59,8 @@ class SparkCluster:
 
     def ask(self, total: int) -> None:
         self._wanted = total
+        if self._cold is not None:
+            self._cold.expect()
         self._errands.put(self._ask_newest)
 
     def release(self, names: Sequence[str]) -> None:
@@ -84,7 +89,13 @@ class WarmUp:
     def __init__(self, backend: internals.ExecutorBackend) -> None:
         self._backend = backend
         self._started: dict[str, tuple[float, Any]] = {}
+        self._until = 0.0  # up to then some are expected
+        self.expect()
         threading.Thread(target=self._watch, name="springtide-warm-up", daemon=True).start()
+
+    def expect(self) -> None:
+        """Executors were asked for: look often for a while, that they are seen before a batch reaches them."""
+        self._until = time.monotonic() + EXPECTED_S
 
     def ready(self, executor: Executor) -> bool:
         begun, warming = self._started.get(executor.name, (None, None))
@@ -98,7 +109,7 @@ class WarmUp:
                 for name in self._backend.names():
                     if name not in self._started:
                         self._started[name] = (time.monotonic(), self._warmed(name))
-                time.sleep(LOOK_S)
+                time.sleep(LOOK_S if time.monotonic() < self._until else SELDOM_S)
         except Exception as error:  # noqa: BLE001  the JVM is gone, and its executors with it
             log.debug("no executor is warmed up any more: %r", error)
 
@@ -110,9 +121,9 @@ class WarmUp:
             return None
 
 
-def cluster_of(session: Any, elastic: bool) -> LocalCluster | SparkCluster:
-    """The cluster under a session; where executors come and go, new ones are warmed up."""
-    return LocalCluster() if is_local(session) else SparkCluster(session, warm=elastic)
+def cluster_of(session: Any, warm: bool) -> LocalCluster | SparkCluster:
+    """The cluster under a session; with ``warm`` new executors start Python before they count as ready."""
+    return LocalCluster() if is_local(session) else SparkCluster(session, warm)
 
 
 def is_local(session: Any) -> bool:
@@ -134,10 +145,10 @@ def cores_each(session: Any) -> int:
     return max(1, int(cores) // per_task)
 
 
-def check(session: Any) -> None:
-    """Refuse a session whose executors Spark itself adds and removes."""
+def check(session: Any, instead: str = "") -> None:
+    """Refuse a session whose executors Spark itself adds and removes; ``instead``: what else could be done."""
     if session.conf.get(DYNAMIC, "false") == "true":
         raise SetupError(
             f"{DYNAMIC} is true: Spark adds and removes executors by itself, against the plan, and refuses to let anybody else"
-            f" do it. Set {DYNAMIC}=false, or leave the executors to it with executors='spark'"
+            f" do it. Set {DYNAMIC}=false{instead}"
         )

@@ -143,7 +143,7 @@ def check(session: object, dynamic: bool = False) -> None:
     if not dynamic:
         from springtide.spark import clusters
 
-        clusters.check(session)
+        clusters.check(session, ", or leave the executors to it with executors='spark'")
 
 
 def _refuse(environ: Mapping[str, str], conf: Mapping[str, str], dynamic: bool) -> None:

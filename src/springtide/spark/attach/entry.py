@@ -93,6 +93,6 @@ def _shared(session: Any, clock: Clock) -> SharedExecutors:
     found = getattr(context, SHARED, None)
     if not isinstance(found, SharedExecutors):
         cpus = int(context.getConf().get("spark.task.cpus", "1") or 1)
-        found = SharedExecutors(clusters.cluster_of(session, elastic=False), clock, cpus)
+        found = SharedExecutors(clusters.cluster_of(session, warm=False), clock, cpus)
         setattr(context, SHARED, found)
     return found
