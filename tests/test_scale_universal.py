@@ -273,6 +273,22 @@ def test_any_history_leads_to_sound_requests(policy: Any, history: list[Snapshot
             check_bounds(snapshot, requests)
 
 
+@pytest.mark.parametrize("tiny", [5e-324, 2.2250738585072014e-308, 1e-100, 1e-9, 1e-7])
+@policies
+def test_next_to_nothing_and_then_something_is_no_overflow(policy: Any, tiny: float) -> None:
+    """Sub-normal rates came from the property above on one machine, and from no other: here they are always."""
+    plan = Plan({"a": 1}, 2, {})
+    state, rng = policy.initial(), np.random.default_rng(0)
+    for arrival in (tiny, tiny, 4.0, 4.0):
+        operator = OperatorSnapshot("a", 1, 1, 1, 1, 0, 0.001, 0.001, 0.1, 0, 0.0, 0, (("source", 1),), 9)
+        snapshot = Snapshot(
+            1.0, 1.0, plan, (operator,), (), None, None, None, (SourceSnapshot("source", 1, (arrival,)),), target_s=1.0, slots=9,
+        )  # fmt: skip
+        state, requests = policy.decide(through_json(state), snapshot, rng)
+        if policy.name not in BY_THE_CLOCK:
+            check_bounds(snapshot, requests)
+
+
 # Forecasters
 
 

@@ -190,13 +190,18 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     blocks = _blocks(seconds)
     for block in blocks:
         series = ENSEMBLE.update(series, _demanded(block, target_s))
-    ahead = [ENSEMBLE.ahead(series, step) or 0.0 for step in range(1, 2 * len(blocks) + 1)]
+    ahead = [_countable(ENSEMBLE.ahead(series, step)) for step in range(1, 2 * len(blocks) + 1)]
     peak = max(_demanded(block, target_s) for block in blocks)
     return {
         **state, "series": series, "bins": len(seconds), "intervals": intervals[-KEPT:], "levels": levels[-KEPT:],
         "forecast": max(ahead[: len(blocks)]), "after": max(ahead[len(blocks) :]),
         "shape": (seconds / peak).tolist() if peak > 0 else [1.0] * len(seconds),
     }  # fmt: skip
+
+
+def _countable(forecast: float | None) -> float:
+    """A forecast of less than a record in a year is one of nothing: relative to it, whatever comes is without bound."""
+    return forecast if forecast is not None and forecast > 1e-8 else 0.0
 
 
 def _graph(snapshot: Snapshot, theta: Mapping[str, Mapping[str, float]], costs: Mapping[str, float]) -> replay.Graph:
