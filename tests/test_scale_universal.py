@@ -282,7 +282,8 @@ def test_next_to_nothing_and_then_something_is_no_overflow(policy: Any, tiny: fl
     for arrival in (tiny, tiny, 4.0, 4.0):
         operator = OperatorSnapshot("a", 1, 1, 1, 1, 0, 0.001, 0.001, 0.1, 0, 0.0, 0, (("source", 1),), 9)
         snapshot = Snapshot(
-            1.0, 1.0, plan, (operator,), (), None, None, None, (SourceSnapshot("source", 1, (arrival,)),), target_s=1.0, slots=9,
+            1.0, 1.0, plan, (operator,), (), None, None, None, (SourceSnapshot("source", 1, (arrival,)),),
+            target_s=1.0, slots=9,
         )  # fmt: skip
         state, requests = policy.decide(through_json(state), snapshot, rng)
         if policy.name not in BY_THE_CLOCK:
