@@ -78,7 +78,6 @@ class Fleet:
     _spare_since: list[float] = field(default_factory=list)  # since when there are at least 1, 2, … too many
     _leaving: set[str] = field(default_factory=set)
     _looked: float | None = None
-    _begun: float = 0.0  # when it looked first
     _used: Mapping[str, float] = field(default_factory=dict)  # cores by host, in the last interval
     _refused: frozenset[str] = frozenset()  # in the last round, and told
     _relieved: dict[str, float] = field(default_factory=dict)  # when an executor of a host was last sent elsewhere
@@ -112,8 +111,6 @@ class Fleet:
         """See who is there, and learn how long a start takes."""
         now, seen = self.clock(), self.cluster.executors()
         before = {executor.name: executor for executor in self._there}
-        if self._looked is None:
-            self._begun = now
         passed = now - self._looked if self._looked is not None else 0.0
         self.executor_seconds += passed * self._paid
         self._leaving &= {executor.name for executor in seen}
@@ -175,7 +172,6 @@ class Fleet:
     def _count_those_there(self) -> None:
         if not self._asked:
             self._asked = len(self._there)  # those that came with the session
-            self._spare_since = [self._begun] * self._asked  # and have been too many since then, if they are
 
     def _ask_for(self, more: int, reason: str) -> None:
         score = more / (self._asked + more)
