@@ -2,8 +2,7 @@
 
 A standalone cluster of six executors with a core each, on this machine. A record is one call to something outside, which takes
 40 ms: its task waits, and burns nothing (``work: "wait"``); so six executors fit on two cores. The rate is that of a recorded
-trace, scaled so that its peak keeps four of the six busy, and played at most twice as fast. Each side is an application of its
-own, with the same topology, target and settings. The first seconds, in which Python starts, do not count as late.
+trace, two swells of six minutes, scaled so that its peak keeps four of the six busy. Each side is an application of its own, with the same topology, target and settings. The first seconds, in which Python starts, do not count as late.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ INTERVAL_S = 5.0
 """Between two decisions. An executor takes 8 s to come, so there is no use in deciding much oftener."""
 WARM_S = 60.0
 FASTEST = 2.0
+SECONDS = 660.0
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
@@ -79,21 +79,21 @@ NAMES = tuple(sides(1.0))
 
 
 def measure(
-    policies: Sequence[str] = NAMES, trace: str = "psps_sbac", data: str | None = None, speed: float = FASTEST,
-    seconds: float | None = None, progress: TextIO = sys.stderr,
+    policies: Sequence[str] = NAMES, trace: str = "psps_sbac", data: str | None = None, speed: float = 1.0,
+    seconds: float = SECONDS, progress: TextIO = sys.stderr,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run the sides one after the other. ``seconds``: less than the whole trace, to try it."""
+    """Run the sides one after the other, each for so many seconds of the trace."""
     for name in policies:
         if name not in NAMES:
             raise OptionError(f"no side {name!r}; {nearest(name, NAMES)}")
     if not 0 < speed <= FASTEST:
         raise OptionError(f"speed={speed:g} is not allowed; it is above 0 and at most {FASTEST:g}: faster is another load")
-    rate = scaled(named(trace, data), speed)
-    busy = CALL_S * (rate.total or 0) / rate.end
+    rate = scaled(named(trace, data), speed, seconds)
+    busy = CALL_S * rate.count(min(seconds, rate.end)) / min(seconds, rate.end)
     rows = []
     with tempfile.TemporaryDirectory(prefix="springtide-") as folder:
         for name in policies:
-            print(f"{name}: {min(seconds or rate.end, rate.end):.0f} s", file=progress, flush=True)
+            print(f"{name}: {min(seconds, rate.end):.0f} s", file=progress, flush=True)
             place = Path(folder) / name
             with standalone(place, cores=EXECUTORS) as master:
                 rows.append({"policy": name, **_run(sides(busy)[name], rate, master, place, seconds)})
@@ -108,9 +108,10 @@ def measure(
     }
 
 
-def scaled(rate: Rate, speed: float) -> Rate:
-    """The trace, faster, with a peak at which so many executors are busy as are wanted."""
-    factor = BUSY_AT_PEAK / CALL_S / max(rate.values)
+def scaled(rate: Rate, speed: float, seconds: float) -> Rate:
+    """The trace, faster, with a peak, in the seconds that are played, at which so many executors are busy as are wanted."""
+    played = [value for start, value in zip(rate.starts, rate.values, strict=True) if start < seconds * speed]
+    factor = BUSY_AT_PEAK / CALL_S / max(played)
     starts = tuple(start / speed for start in rate.starts)
     return Rate(starts, tuple(value * factor for value in rate.values), rate.end / speed, rate.label)
 
@@ -124,12 +125,12 @@ def _called(call: Call) -> Call:
     return call
 
 
-def _run(side: Side, rate: Rate, master: str, place: Path, seconds: float | None) -> dict[str, Any]:
+def _run(side: Side, rate: Rate, master: str, place: Path, seconds: float) -> dict[str, Any]:
     calls = st.source.generate(_made, rate=rate)
     topology = calls.map(_called, name="call", parallelism=EXECUTORS).to(st.sink.discard()).named("calls")
     done = st.run(
         topology, policy=side.policy, settings=side.settings, max_slots=side.slots, target=TARGET_S, master=master,
-        interval=INTERVAL_S,        executors=side.executors, runs=place / "runs", duration=seconds,
+        interval=INTERVAL_S, executors=side.executors, runs=place / "runs", duration=seconds,
         conf={**EXECUTOR_CONF, "spark.cores.max": str(side.slots), **side.conf},
     )  # fmt: skip
     reports = RunFolder(done.folder).batches()
