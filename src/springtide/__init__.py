@@ -20,6 +20,8 @@ from springtide.errors import SpringtideError
 from springtide.model.generated import Draw
 from springtide.model.rate import Rate, trace
 from springtide.model.topology import Operator, Topology
+from springtide.processors import Processor, State, Timer, list_of, map_of, value
+from springtide.processors import aggregates as agg
 from springtide.running import Result, run
 
 __version__ = "0.1.0"
@@ -29,15 +31,22 @@ __all__ = [
     "Flow",
     "KeyedStream",
     "Operator",
+    "Processor",
     "Rate",
     "Result",
     "SpringtideError",
+    "State",
     "Stream",
+    "Timer",
     "Topology",
+    "agg",
     "attach",
+    "list_of",
+    "map_of",
     "run",
     "sink",
     "source",
     "topology",
     "trace",
+    "value",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -10,10 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from springtide.api.ready import Ready
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model import schema as schemas
+from springtide.model.duration import seconds
 from springtide.model.endpoints import FilesSink, MemorySink, SinkSpec, SourceSpec, TableSink
-from springtide.model.topology import AUTO, Kind, OnError, Operator, StateSpec, Topology
+from springtide.model.state import Stateful, StateSpec
+from springtide.model.topology import AUTO, EventTime, Kind, OnError, Operator, Topology
+from springtide.processors.processor import Processor
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +86,14 @@ class Stream:
         made = Operator(name or "", Kind.UNION, schema=self.schema, record=self._node.operator.record)
         return Stream(_Node(made, (self._node, *(other._node for other in others))))
 
+    def watermark(self, column: str, delay: str | float = 0.0, *, name: str | None = None) -> Stream:
+        """Say which column has a record's own time. Records that are older than the latest by more than ``delay`` are late."""
+        made = Operator(
+            name or f"{column}-watermark", Kind.WATERMARK, schema=self.schema, record=self._node.operator.record,
+            event_time=EventTime(column, seconds(delay, "delay") if delay else 0.0),
+        )  # fmt: skip
+        return Stream(_Node(made, (self._node,)))
+
     def key_by(self, *columns: str) -> KeyedStream:
         """Records of the same key meet in the same task of the next operator."""
         if not columns:
@@ -134,7 +148,7 @@ class Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class KeyedStream(Stream):
+class KeyedStream(Ready, Stream):
     """A stream whose next operator gets all records of a key in one task."""
 
     _key: tuple[str, ...] = ()
@@ -147,15 +161,46 @@ class KeyedStream(Stream):
             f"sql {_called(function)!r}: key_by() before it has no meaning, Spark plans it itself; group inside the function"
         )
 
-    def stateful(self, processor: Any, *, shards: int = 256, schema: object = None, **options: Any) -> Stream:
-        """An operator with state per key, kept in shards that move between tasks."""
-        name = options.pop("name", None) or type(processor).__name__
-        function = getattr(processor, "process", processor)
-        made = Operator(
-            name, Kind.STATEFUL, **dict(zip(("schema", "record"), _returned(function, schema, many=True), strict=True)),
-            state=StateSpec(processor, shards), **self._options(name, options),
-        )  # fmt: skip
-        return Stream(_Node(made, (self._node,)))
+    def stateful(
+        self, processor: Any, *, shards: int = 256, schema: object = None, ttl: str | float | None = None,
+        time: str | None = None, closes: bool = False, migrate: Callable[..., Any] | None = None, **options: Any,
+    ) -> StatefulStream:  # fmt: skip
+        """An operator that remembers things of every key, in shards that move between tasks.
+
+        ``processor``: a ``springtide.Processor``, or its class. ``shards``: into how many its keys are cut, for ever; no more
+        tasks than that can share the work. ``ttl``: a key that nothing came for in so long is forgotten. ``time``: the column
+        with a record's own time, by default that of the watermark before it; late records are left out, counted, and ``.late``.
+        ``closes``: that time is the end of something, and what comes when it is reached is late too. ``migrate``: from a dict
+        of the variables, as a checkpoint has them, to one of those that are declared now.
+        """
+        if isinstance(processor, type) and issubclass(processor, Processor):
+            processor = processor()
+        name = options.pop("name", None) or _plain_name(processor)
+        if isinstance(processor, Processor):
+            made_of = _returned(processor.process, schema, many=True)
+        elif isinstance(processor, Stateful):
+            made_of = schemas.as_schema(schema, name)
+        else:
+            raise TopologyError(f"stateful({processor!r}): that is no springtide.Processor; subclass it, and give that")
+        kept_s = None if ttl is None else seconds(ttl, "ttl")
+        spec = StateSpec(processor, shards, kept_s, time or self._event_time(), closes, migrate)
+        chosen = {**self._options(name, options), "grouping": "shards"}
+        made = Operator(name, Kind.STATEFUL, schema=made_of[0], record=made_of[1], state=spec, **chosen)
+        return StatefulStream(_Node(made, (self._node,)))
+
+    def _plain(self) -> Stream:
+        """The stream without its key."""
+        return Stream(self._node)
+
+    def _event_time(self) -> str | None:
+        """The column of the watermark before this, if it is still there."""
+        node: _Node | None = self._node
+        while node is not None:
+            given = node.operator.event_time
+            if given is not None:
+                return given.column if given.column in self.schema.names else None
+            node = node.parents[0] if node.parents else None
+        return None
 
     def _options(self, where: str, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("grouping") not in (None, "hash"):
@@ -163,6 +208,18 @@ class KeyedStream(Stream):
         if options.get("by") is not None:
             raise TopologyError(f"{where}: by={options['by']!r} has no meaning behind key_by(), whose columns it goes by")
         return {**super()._options(where, {**options, "grouping": None}), "grouping": "hash", "key": self._key}
+
+
+@dataclass(frozen=True, eq=False)
+class StatefulStream(Stream):
+    """What comes out of a stateful operator."""
+
+    @functools.cached_property
+    def late(self) -> Stream:
+        """The records that came too late for it, as they came."""
+        before = self._node.parents[0].operator
+        made = Operator(f"{self._node.operator.name}-late", Kind.LATE, schema=before.schema, record=before.record)
+        return Stream(_Node(made, (self._node,)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,6 +301,11 @@ def _check_callable(kind: Kind, function: object) -> None:
 
 def _called(function: object) -> str:
     return getattr(function, "__name__", type(function).__name__)
+
+
+def _plain_name(processor: object) -> str:
+    """ByRoute → by-route"""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(processor).__name__).lower()
 
 
 def _function_name(function: object) -> str:

@@ -2,7 +2,8 @@
 
 A standalone cluster of six executors with a core each, on this machine. A record is one call to something outside, which takes
 40 ms: its task waits, and burns nothing (``work: "wait"``); so six executors fit on two cores. The rate is that of a recorded
-trace, two swells of six minutes, scaled so that its peak keeps four of the six busy. Each side is an application of its own, with the same topology, target and settings. The first seconds, in which Python starts, do not count as late.
+trace, two swells of six minutes, scaled so that its peak keeps four of the six busy. Each side is an application of its own,
+with the same topology, target and settings. The first seconds, in which Python starts, do not count as late.
 """
 
 from __future__ import annotations

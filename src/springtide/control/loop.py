@@ -22,6 +22,7 @@ from springtide.control.plane.remote import RemotePolicy
 from springtide.control.planner import Bounds
 from springtide.control.ports import Actuator, Clock, Cluster, Journal, Measuring
 from springtide.control.routing import Routing
+from springtide.control.sharding import Sharding
 from springtide.control.switch import Fixed, Mode, Switch
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
@@ -32,6 +33,7 @@ from springtide.policy.batch.read_limit import ReadLimit
 from springtide.policy.batch.shedding import Shedding
 from springtide.policy.grant import GrantPolicy
 from springtide.policy.group import Route
+from springtide.policy.group.shards import OWNER
 from springtide.policy.scale import ScalePolicy, State
 
 log = logging.getLogger("springtide.control")
@@ -64,6 +66,7 @@ class ControlLoop:
         self._clock, self._actuators, self._journal = clock, actuators, journal
         self._target_s, self._starting_s = target_s, starting_s
         self._routing = routing or Routing(topology, {}, None, clock)
+        self._sharding = Sharding(topology)
         self._monitor: Measuring = monitor or Monitor(topology)
         self._rng = np.random.default_rng(seed)
         self._policy_state: State | None = learned
@@ -115,16 +118,19 @@ class ControlLoop:
             self.fleet.move(cluster)
 
     def current(self) -> Plan:
-        return replace(self._plan, knowledge=self._routing.edition)
+        plan = self._plan
+        return replace(plan, knowledge=self._routing.edition, shards=self._sharding.maps(plan.widths))
 
     def routes(self, plan: Plan) -> Mapping[str, Route]:
-        return self._routing.routes(plan)
+        shards = {name: Route(self._topology[name].key, {OWNER: np.array(owner)}) for name, owner in plan.shards.items()}
+        return {**self._routing.routes(plan), **shards}
 
     def report(self, report: BatchReport) -> None:
         self._batches += 1
         if self._batches > COLD or self.fleet is None or self.fleet.slots is None:
             self._monitor.add(report)
         self._routing.report(report)
+        self._sharding.report(report)
         self._journal.batch(report)
 
     def start(self) -> None:

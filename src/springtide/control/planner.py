@@ -82,7 +82,8 @@ def widths(topology: Topology, slots: int, snapshot: Snapshot | None) -> dict[st
         else:
             heads[operator.name] = frozenset({operator.name})
             worthwhile = _worthwhile(topology, operator, snapshot, slots)
-            chosen[operator.name] = max(1, min(slots, operator.parallelism or slots, worthwhile))
+            shards = operator.state.shards if operator.state is not None else slots
+            chosen[operator.name] = max(1, min(slots, operator.parallelism or slots, worthwhile, shards))
     return chosen
 
 

@@ -56,6 +56,7 @@ class Plan:
     ``shed_before``: the same as a time, in seconds since 1970, fixed when the batch starts: a replay leaves out the same.
     ``read_limit``: the most records a batch reads, None for no limit. ``trigger_s``: the least time between two batches.
     ``actions``: replicas that move, and where those come or go that the degrees change; done once, when the plan begins.
+    ``shards``: by stateful operator, the task that has each of its shards.
     """
 
     degrees: Mapping[str, int]
@@ -68,11 +69,14 @@ class Plan:
     shed_before: float | None = None
     reason: str = field(default="", compare=False)
     actions: tuple[Scale | Migrate, ...] = ()
+    shards: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "actions": [action_to_json(action) for action in self.actions]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """Also of one that was written before plans had actions."""
-        return cls(**{**document, "actions": tuple(action_from_json(one) for one in document.get("actions", ()))})
+        """Also of one that was written before plans had actions, or shards."""
+        actions = tuple(action_from_json(one) for one in document.get("actions", ()))
+        shards = {name: tuple(owner) for name, owner in document.get("shards", {}).items()}
+        return cls(**{**document, "actions": actions, "shards": shards})

@@ -26,6 +26,29 @@ class TaskReport:
 
 
 @dataclass(frozen=True)
+class StateReport:
+    """What a batch did to the state of one operator. ``seconds``: what the records of each shard cost; not part of the record.
+
+    ``moved``: shards that another task has than in the batch before. ``load_s``, ``commit_s``: over all tasks, what finding and
+    writing state took. ``pieces``: in how many a task worked at most, because all of its state would not fit in memory.
+    """
+
+    keys: int
+    bytes: int
+    files: int
+    added: int
+    removed: int
+    late: int
+    moved: int
+    load_s: float
+    commit_s: float
+    written_bytes: int
+    pieces: int
+    watermark: int | None = None
+    seconds: Mapping[int, float] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
 class Latency:
     """Milliseconds from a record's creation to its commit, over the records of one batch or one run."""
 
@@ -59,6 +82,7 @@ class BatchReport:
     backlog: int | None = None
     phases_ms: Mapping[str, float] | None = None
     rows_shed: int = 0
+    state: Mapping[str, StateReport] = field(default_factory=dict)
     costs: Mapping[str, tuple[TaskCosts, ...]] = field(default_factory=dict, compare=False)
     variances: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict, compare=False)
 
@@ -72,7 +96,8 @@ class BatchReport:
 
     def to_json(self) -> dict[str, Any]:
         latency = self.latency
-        recorded = replace(self, costs={}, variances={})
+        state = {name: replace(told, seconds={}) for name, told in self.state.items()}
+        recorded = replace(self, costs={}, variances={}, state=state)
         told = {name: value for name, value in asdict(recorded).items() if name not in ("costs", "variances")}
         return {**told, "latency_ms": None if latency is None else asdict(latency)}
 
@@ -81,6 +106,7 @@ class BatchReport:
         known = {k: v for k, v in document.items() if k != "latency_ms"}
         known["plan"] = Plan.from_json(known["plan"])
         known["tasks"] = tuple(TaskReport(**task) for task in known["tasks"])
+        known["state"] = {name: StateReport(**told) for name, told in known.get("state", {}).items()}
         known["created"] = tuple((at, weight) for at, weight in known["created"])
         return cls(**known)
 

@@ -81,6 +81,8 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _arrow_type(where: str, hint: Any) -> pa.DataType:
+    if isinstance(hint, pa.DataType):
+        return hint
     if hint in _PLAIN:
         return _PLAIN[hint]
     if is_record_class(hint):
@@ -155,6 +157,22 @@ def readers(record: type, schema: pa.Schema) -> dict[str, Reader]:
     """
     plain = {field.name: _arrow_reader(field.type) for field in schema}
     return {name: reader for name, reader in plain.items() if reader is not None} | field_readers(record)
+
+
+def microseconds(column: pa.Array) -> pa.Array:
+    """Times as whole numbers: of a column of datetimes, or of microseconds since 1970 already."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    return column
+
+
+def as_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows of a batch as Python has them: a map is a dict."""
+    known = {field.name: reader for field in batch.schema if (reader := _arrow_reader(field.type)) is not None}
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    for row in rows:
+        row.update({name: reader(row[name]) for name, reader in known.items() if row[name] is not None})
+    return rows
 
 
 def _arrow_reader(kind: pa.DataType) -> Reader | None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.endpoints import FilesSink, SinkSpec, SourceSpec, TableSink
+from springtide.model.state import StateSpec
 
 DEAD_LETTERS = "dead-letters"
 """The name of the sink that failed records go to; no operator may have it."""
@@ -29,7 +30,9 @@ class Kind(StrEnum):
     MAP_BATCHES = "map_batches"
     SQL = "sql"
     UNION = "union"
+    WATERMARK = "watermark"
     STATEFUL = "stateful"
+    LATE = "late"  # the records that came too late for a stateful operator
     SINK = "sink"
 
 
@@ -41,11 +44,11 @@ class OnError(StrEnum):
 
 
 @dataclass(frozen=True)
-class StateSpec:
-    """A stateful operator's processor and the number of shards that its keys are cut into, for ever."""
+class EventTime:
+    """Which column has a record's own time, and how much later than the latest a record may come."""
 
-    processor: Any
-    shards: int = 256
+    column: str
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Operator:
     parallelism: int | None = None
     on_error: OnError = OnError.DEAD_LETTER
     state: StateSpec | None = None
+    event_time: EventTime | None = None
     source: SourceSpec | None = None
     sink: SinkSpec | None = None
 
@@ -124,7 +128,26 @@ class Topology:
     @cached_property
     def scalable(self) -> tuple[Operator, ...]:
         """The operators that a policy grants degrees to: those that do work on records."""
-        return tuple(o for o in self.operators if o.kind not in (Kind.SOURCE, Kind.UNION))
+        passing = (Kind.SOURCE, Kind.UNION, Kind.WATERMARK, Kind.LATE)
+        return tuple(o for o in self.operators if o.kind not in passing)
+
+    @cached_property
+    def stateful(self) -> tuple[Operator, ...]:
+        return tuple(o for o in self.operators if o.kind is Kind.STATEFUL)
+
+    def watermarks(self, operator: Operator) -> frozenset[str] | None:
+        """The operators that set the time for this one, whose least counts; None if an input has no watermark."""
+        if operator.kind is Kind.WATERMARK:
+            return frozenset({operator.name})
+        found = [self.watermarks(self[name]) for name in operator.inputs]
+        if not found or any(one is None for one in found):
+            return None
+        return frozenset[str]().union(*(one for one in found if one is not None))
+
+    def depth(self, operator: Operator) -> int:
+        """How many stateful operators a record passes before this one, at most: behind each, time is one batch behind."""
+        before = [self[name] for name in operator.inputs]
+        return max((self.depth(one) + (one.kind is Kind.STATEFUL) for one in before), default=0)
 
     @cached_property
     def stages(self) -> Mapping[str, int]:
@@ -136,7 +159,9 @@ class Topology:
         return found
 
     def input_schema(self, operator: Operator) -> pa.Schema:
-        """What arrives at an operator; all inputs of a union have the same."""
+        """What arrives at an operator; all inputs of a union have the same. What is too late is as it came."""
+        if operator.kind is Kind.LATE:
+            return self.input_schema(self[operator.inputs[0]])
         schema = self[operator.inputs[0]].schema
         assert schema is not None
         return schema
@@ -223,7 +248,17 @@ def _check_operator(topology: Topology, operator: Operator) -> None:
         faults += schemas.misfits(topology.input_schema(operator), topology[name].schema)
         if faults:
             raise TopologyError(f"{where}: {operator.inputs[0]!r} and {name!r} differ in schema: {'; '.join(faults)}")
+    if operator.state is not None:
+        operator.state.check(where)
+        if not operator.key:
+            raise TopologyError(f"{where}: state is kept by key; write .key_by(column) before it")
     offered = topology.input_schema(operator)
+    for column in _times(operator):
+        if column not in offered.names or not (
+            pa.types.is_timestamp(offered.field(column).type) or pa.types.is_int64(offered.field(column).type)
+        ):
+            found = offered.field(column).type if column in offered.names else "not there"
+            raise TopologyError(f"{where}: its time is a column of datetimes, or of microseconds; {column!r} is {found}")
     for column in (*operator.key, *operator.by):
         if column not in offered.names:
             raise TopologyError(f"{where}: key {column!r} is not among the columns of {operator.inputs[0]!r}:"
@@ -233,6 +268,12 @@ def _check_operator(topology: Topology, operator: Operator) -> None:
         if faults:
             raise TopologyError(f"{where} wants {operator.accepts.__name__}, which does not fit what"
                                 f" {operator.inputs[0]!r} emits: {'; '.join(faults)}")  # fmt: skip
+
+
+def _times(operator: Operator) -> list[str]:
+    """The columns with a record's own time, that an operator reads."""
+    own = operator.event_time.column if operator.event_time else None
+    return [column for column in (own, operator.state.time if operator.state else None) if column is not None]
 
 
 def _check_sinks(topology: Topology) -> None:

@@ -74,6 +74,7 @@ _BUILT_IN = (
     "springtide.policy.group.tide:Tide",
     "springtide.policy.group.round_robin:RoundRobin",
     "springtide.policy.group.hash:Hash",
+    "springtide.policy.group.shards:Shards",
     "springtide.policy.group.random:Random",
     "springtide.policy.group.two_choices:TwoChoices",
     "springtide.policy.group.least_loaded:LeastLoaded",

@@ -21,6 +21,7 @@ from springtide.policy.group.cost_key import NOTHING, Variance
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.pipeline import Outcome, Pipeline
 from springtide.spark.sinks import Sinks
+from springtide.spark.state.book import StateBook
 
 Backlog = Callable[[dict[str, int]], int | None]
 """How many records wait, given how many of each source were committed."""
@@ -35,11 +36,11 @@ class BatchRunner:
 
     def __init__(
         self, topology: Topology, session: SparkSession, checkpoint: Checkpoint, pipeline: Pipeline, sinks: Sinks,
-        control: Control, backlog: Backlog, stop: threading.Event,
+        control: Control, backlog: Backlog, stop: threading.Event, state: StateBook,
     ) -> None:  # fmt: skip
         self._topology, self._session, self._checkpoint = topology, session, checkpoint
         self._pipeline, self._sinks, self._control = pipeline, sinks, control
-        self._backlog, self._stop = backlog, stop
+        self._backlog, self._stop, self._state = backlog, stop, state
         self.committed: dict[str, int] = dict((checkpoint.last_manifest() or {}).get("sources", {}))
         self._begun = checkpoint.begun()
         self._plan: Plan | None = None  # of the last batch
@@ -104,7 +105,7 @@ class BatchRunner:
         if plan != self._plan:
             if earlier is None:
                 self._checkpoint.write_plan(batch, plan)
-            if self._plan is None or (plan.knowledge, plan.widths) != (self._plan.knowledge, self._plan.widths):
+            if self._plan is None or _routing(plan) != _routing(self._plan):
                 self._routes = self._control.routes(plan)
             self._plan = plan
         return plan
@@ -117,23 +118,30 @@ class BatchRunner:
 
     def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
         planned = time.time()
-        outcome = self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before)
+        versions = self._state.versions(self._checkpoint.batch_time(batch)) if self._state else {}
+        try:
+            outcome = self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before, versions)
+        except Exception as error:
+            self._state.recover_from(error)
+            raise
         ran = time.time()
         _raise_if_stopped(outcome)
         receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
         rows = self._source_rows(outcome)
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
         self._sinks.deliver(self._session, batch, receipts)
-        self._checkpoint.commit(
-            {
-                "batch": batch,
-                "epoch": self._epoch,
-                "plan": plan.to_json(),
-                "receipts": receipts,
-                "sources": totals,
-            }
-        )
+        manifest = {
+            "batch": batch,
+            "epoch": self._epoch,
+            "plan": plan.to_json(),
+            "receipts": receipts,
+            "sources": totals,
+            **(self._state.after(batch, outcome.tasks) if self._state else {}),
+        }
+        self._checkpoint.commit(manifest)
         self._sinks.publish(receipts)
+        if self._state:
+            self._state.committed(manifest)
         committed = time.time()
         self.committed = totals
         self._oldest_s = max((committed - at for task in outcome.tasks for at, _ in task["created"]), default=0.0)
@@ -168,7 +176,13 @@ class BatchRunner:
             costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
             variances=_variances(outcome.tasks),
             rows_shed=sum(task["shed"] for task in outcome.tasks),
+            state=self._state.reports(plan, outcome.tasks) if self._state else {},
         )  # fmt: skip
+
+
+def _routing(plan: Plan) -> tuple[object, ...]:
+    """What the tasks route by."""
+    return plan.knowledge, plan.widths, plan.shards
 
 
 def _task_reports(tasks: list[dict[str, Any]], topology: Topology) -> list[TaskReport]:

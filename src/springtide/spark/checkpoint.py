@@ -6,6 +6,8 @@
     driver.lock, jvm.lock  held by the one driver, and by its JVM
     epoch.json             the fencing token: grows by one at every start
     knowledge/N.npz        what groupings learned, edition by edition; plans name them
+    state.json             what stateful operators declare, and the secret that their keys are hashed with
+    state/OPERATOR/        their state: segments, which manifests name
     plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
     manifests/N.json       batch N is committed if and only if this is there
 """
@@ -14,11 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import secrets
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -79,6 +83,27 @@ class Checkpoint:
             write_atomic(self.own / "topology.json", stored)
         self.identity = stored["id"]
 
+    def keep_state(self, declared: Mapping[str, Mapping[str, Any]], migrating: Collection[str]) -> str:
+        """The secret of this checkpoint's keys. What operators declare may not differ from before, unless it is migrated."""
+        stored = self.recall("state") or {"secret": secrets.token_hex(16), "declared": {}}
+        for name, before in stored["declared"].items():
+            now = declared.get(name, before)
+            if before["shards"] != now["shards"]:
+                raise CheckpointError(
+                    f"operator {name!r}: shards={now['shards']}, but in checkpoint {self.root} it has {before['shards']}, for"
+                    " ever. Change that back, or export its state and import it into a new checkpoint"
+                )
+            if before["variables"] != now["variables"] and name not in migrating:
+                raise CheckpointError(
+                    f"operator {name!r} declares {_told(now['variables'])}; in checkpoint {self.root} it was"
+                    f" {_told(before['variables'])}. Change it back, give stateful(migrate=function), or give a new checkpoint"
+                )
+        self.remember("state", {**stored, "declared": {**stored["declared"], **declared}})
+        return str(stored["secret"])
+
+    def state_folder(self) -> Path:
+        return self.own / "state"
+
     def _check_fits(self, topology: Topology, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
         stored = read_json(self.own / "topology.json")
         differences = [] if stored is None else compare(stored, wanted)
@@ -128,6 +153,11 @@ class Checkpoint:
         names = [path.name for path in (self.root / "spark" / "offsets").glob("[0-9]*")]
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
+    def batch_time(self, batch: int) -> int:
+        """When a batch was begun first, in microseconds since 1970, as Spark's offset log has it: a replay has the same."""
+        lines = (self.root / "spark" / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        return int(json.loads(lines[1])["batchTimestampMs"]) * 1000
+
     def plan(self, batch: int) -> Plan | None:
         """The plan that holds for a batch: the latest that was written for it or for one before it."""
         numbers = [int(path.stem) for path in (self.own / "plans").glob("[0-9]*.json")]
@@ -174,6 +204,10 @@ class Checkpoint:
 
     def _manifest_file(self, batch: int) -> Path:
         return self.own / "manifests" / f"{batch:08d}.json"
+
+
+def _told(variables: list[list[str]]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind, _ in variables) or "no variables"
 
 
 def fingerprint(topology: Topology) -> dict[str, Any]:

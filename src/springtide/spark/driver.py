@@ -20,7 +20,7 @@ from springtide.control.ports import Control
 from springtide.errors import RecordError, RunError, SpringtideError, TopologyError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
-from springtide.model.topology import Kind, Topology
+from springtide.model.topology import Topology
 from springtide.policy.group import Grouping
 from springtide.spark import generate, internals, sources
 from springtide.spark import program as programs
@@ -28,6 +28,9 @@ from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
+from springtide.spark.state.book import StateBook
+from springtide.spark.state.declared import declarations, kept_of
+from springtide.spark.state.stepping import Kept
 
 log = logging.getLogger("springtide.spark")
 
@@ -68,12 +71,10 @@ class SourceActuator:
 
 def check(topology: Topology) -> None:
     """Refuse what cannot run, and functions that cannot reach the workers, before Spark starts."""
-    for operator in topology:
-        if operator.kind is Kind.STATEFUL:
-            raise TopologyError(f"operator {operator.name!r} is stateful; this version of Springtide cannot run it yet")
     generate.ship_loaded_modules()
     for operator in topology:
         carried = operator.source.make if isinstance(operator.source, GenerateSource) else operator.function
+        carried = operator.state.function if operator.state is not None else carried
         if carried is None:
             continue
         try:
@@ -83,6 +84,15 @@ def check(topology: Topology) -> None:
                 f"operator {operator.name!r}: its function cannot be sent to the workers ({type(error).__name__}: {error});"
                 " keep connections, locks and open files out of it, or open them inside the function"
             ) from None
+
+
+def _kept(topology: Topology, checkpoint: Checkpoint) -> dict[str, Kept]:
+    """What the tasks of stateful operators know of them, if the checkpoint has nothing against it."""
+    if not topology.stateful:
+        return {}
+    migrating = [o.name for o in topology.stateful if o.state is not None and o.state.migrate is not None]
+    secret = checkpoint.keep_state(declarations(topology), migrating)
+    return {o.name: kept_of(topology, o, str(checkpoint.state_folder()), secret) for o in topology.stateful}
 
 
 class Driver:
@@ -98,7 +108,8 @@ class Driver:
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
-        self._program = programs.compile_topology(topology, groupings, places, dead)
+        self._kept = _kept(topology, checkpoint)
+        self._program = programs.compile_topology(topology, groupings, places, dead, self._kept)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
         self._started = 0.0
@@ -159,8 +170,11 @@ class Driver:
         self._sinks.prepare(session, self._checkpoint)
         done, failure = self._batches, self._runner.failure if self._runner else None
         pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
+        book = StateBook(
+            self._topology, self._kept, self._checkpoint.epoch, self._checkpoint.last_manifest(), pipeline.merge_state
+        )
         self._runner = BatchRunner(
-            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop
+            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop, book
         )
         self._runner.batches, self._runner.failure = done, failure
         frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control)

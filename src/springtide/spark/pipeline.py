@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,8 @@ from springtide.spark.internals import Stages, detached
 from springtide.spark.program import Node, Program
 from springtide.spark.shipping import Shipment, ship
 from springtide.spark.sources import columns
-from springtide.spark.worker import Entry, Port, Stage, StagePlan, decode
+from springtide.spark.state.compact import merge
+from springtide.spark.worker import STATE_PROPERTY, Entry, Port, Stage, StagePlan, decode
 
 
 @dataclass
@@ -52,9 +54,12 @@ class Pipeline:
         self._shed_before: float | None = None
 
     def run(
-        self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route], shed_before: float | None = None
-    ) -> Outcome:
+        self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route], shed_before: float | None = None,
+        versions: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Outcome:  # fmt: skip
         """Run a batch to its end; nothing is committed here. ``routes`` that did not change are the same object."""
+        if versions:
+            self._session.sparkContext.setLocalProperty(STATE_PROPERTY, json.dumps(versions))
         if shed_before != self._shed_before:
             self._shed_before = shed_before
             self._functions.clear()
@@ -72,6 +77,13 @@ class Pipeline:
             for let_go in letting_go:
                 let_go()
         return outcome
+
+    def merge_state(self, operator: str, names: Sequence[str], target: str, oldest: bool, now: int) -> Mapping[str, Any]:
+        """Merge segments of an operator's state into one, in a task of its own; returns when that is done."""
+        number = next(node.number for node in self._program.nodes if node.name == operator)
+        work = _Merge(self._shipment, number, tuple(names), target, oldest, now)
+        result: Mapping[str, Any] = self._session.sparkContext.parallelize([0], 1).map(work).collect()[0]
+        return result
 
     def _prepare(self, widths: dict[str, int], routes: Mapping[str, Route]) -> None:
         """Make anew what depends on widths and routes, if they changed."""
@@ -112,9 +124,13 @@ class Pipeline:
     def _routes_at(self, level: int) -> dict[int, Route]:
         """What a stage's tasks need: all that is known for those that they route to, and the key for the others."""
         assert self._routes is not None
-        fed = self._program.fed_from(level)
+        fed = self._program.fed_from(level) | {number for number in self._program.levels[level] if self._is_kept(number)}
         named = {node.number: self._routes[node.name] for node in self._program.nodes if node.name in self._routes}
         return {number: route if number in fed else Route(route.key) for number, route in named.items()}
+
+    def _is_kept(self, number: int) -> bool:
+        """Whether its tasks have to know which shards are theirs."""
+        return self._program.nodes[number].kept is not None
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
         """A stage's function, made once for as long as the widths hold."""
@@ -203,6 +219,22 @@ class Pipeline:
         if in_python:
             entries.append(self._entry(result, level, Port(node.number)))
         return entries
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """What the task of a merge does."""
+
+    shipment: Shipment
+    number: int
+    names: tuple[str, ...]
+    target: str
+    oldest: bool
+    now: int
+
+    def __call__(self, _: int) -> Mapping[str, Any]:
+        kept = self.shipment.unpacked().nodes[self.number].kept
+        return merge(kept, self.names, Path(kept.folder) / self.target, self.oldest, self.now)
 
 
 class _Onward:

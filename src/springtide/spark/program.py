@@ -16,8 +16,9 @@ import pyarrow as pa
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink, GenerateSource
-from springtide.model.topology import DEAD_LETTERS, Kind, OnError, Operator, Topology
+from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnError, Operator, Topology
 from springtide.policy.group import Grouping, Learner
+from springtide.spark.state.stepping import Kept
 
 CREATED = "_springtide_created"
 """The hidden column of a generated stream: a record's creation time in microseconds since 1970."""
@@ -52,6 +53,9 @@ class Node:
     ordered: bool = True  # whether its rows come in the same order when a partition is read again
     staging: Staging | None = None  # for sinks; None discards
     readers: Mapping[str, schemas.Reader] = field(default_factory=dict)  # for the fields of input_record
+    kept: Kept | None = None  # for stateful ones
+    late: tuple[int, ...] = ()  # of the consumers in the same task, those that get what came too late
+    event_time: EventTime | None = None
     learns: bool = False  # whether its grouping wants to know what records cost
     learns_by_key: bool = True
 
@@ -72,7 +76,7 @@ class Program:
         waiting, fed = [*self.levels[level], *entered], set[int]()
         while waiting:
             node = self.nodes[waiting.pop()]
-            waiting += node.forward
+            waiting += (*node.forward, *node.late)
             fed.update(node.shuffled)
         return frozenset(fed)
 
@@ -94,11 +98,13 @@ class Program:
 
 
 def compile_topology(
-    topology: Topology, groupings: Mapping[str, Grouping], staging: Mapping[str, Staging | None], dead_letters: Staging
-) -> Program:
-    """The program of a topology. ``groupings`` has one for every operator that is not chained."""
+    topology: Topology, groupings: Mapping[str, Grouping], staging: Mapping[str, Staging | None], dead_letters: Staging,
+    kept: Mapping[str, Kept] | None = None,
+) -> Program:  # fmt: skip
+    """The program of a topology. ``groupings`` has one for every operator that is not chained, ``kept`` every stateful one."""
     numbers = {operator.name: number for number, operator in enumerate(topology)}
-    nodes = tuple(_node(topology, o, numbers, groupings.get(o.name), staging.get(o.name)) for o in topology)
+    kept = kept or {}
+    nodes = tuple(_node(topology, o, numbers, groupings.get(o.name), staging.get(o.name), kept.get(o.name)) for o in topology)
     arrival = _arrivals(topology, numbers)
     depth = max((level for level in arrival.values()), default=0)
     levels = tuple(
@@ -113,10 +119,11 @@ def _node(
     numbers: Mapping[str, int],
     grouping: Grouping | None,
     staging: Staging | None,
+    kept: Kept | None,
 ) -> Node:
     consumers = topology.consumers[operator.name]
     upstream = topology[operator.inputs[0]] if operator.inputs else None
-    offered = upstream.schema if upstream else None
+    offered = topology.input_schema(operator) if upstream else None
     wants_records = operator.kind in (Kind.MAP, Kind.FILTER, Kind.FLAT_MAP)
     record = operator.accepts or (upstream.record if upstream else None)
     if wants_records and record is None:
@@ -126,11 +133,14 @@ def _node(
     return Node(
         numbers[operator.name], operator.name, operator.kind, operator.function, operator.schema, operator.record,
         offered, record, operator.on_error, grouping,
-        forward=tuple(numbers[c.name] for c in consumers if c.chained and c.kind is not Kind.SQL),
+        forward=tuple(numbers[c.name] for c in consumers if c.chained and c.kind not in (Kind.SQL, Kind.LATE)),
         shuffled=tuple(numbers[c.name] for c in consumers if not c.chained or c.kind is Kind.SQL),
         created=created,
         ordered=source.ordered if isinstance(source, DataFrameSource) else operator.kind is not Kind.SQL,
         staging=staging,
+        kept=kept,
+        late=tuple(numbers[c.name] for c in consumers if c.kind is Kind.LATE),
+        event_time=operator.event_time,
         readers=schemas.readers(record, offered) if wants_records and record is not None else {},
         learns=isinstance(grouping, Learner),
         learns_by_key=getattr(grouping, "by_key", True),

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from springtide.model.schema import microseconds
 from springtide.model.topology import Kind, OnError
 from springtide.policy.group import Route, Share, checked
 from springtide.policy.group.cost_key import variances
+from springtide.policy.group.shards import OWNER
 from springtide.spark import blocks, costs, staging
 from springtide.spark.blocks import BlockKind, Header
 from springtide.spark.chunk import Chunk, Refused
@@ -28,6 +31,8 @@ from springtide.spark.letters import LETTER, dead_letter
 from springtide.spark.meter import Meter, Seconds, clocked, per_record
 from springtide.spark.program import Node, Program
 from springtide.spark.shipping import Shipment
+from springtide.spark.state.catalog import SUFFIX
+from springtide.spark.state.stepping import Stepping, Version
 
 Function = Callable[[Any], Any]
 
@@ -71,6 +76,8 @@ class TaskOutcome:
     created: list[tuple[float, float]] = field(default_factory=list)
     sinks: dict[str, int] = field(default_factory=dict)
     variances: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
+    state: list[dict[str, Any]] = field(default_factory=list)  # what was done to it, by stateful operators
+    times: dict[str, int] = field(default_factory=dict)  # the latest record's, in microseconds, at each watermark
     dead: int = 0
     shed: int = 0
     stopped: dict[str, str] | None = None
@@ -132,8 +139,9 @@ class Task:
         if node.kind in (Kind.SINK, Kind.MAP_BATCHES):
             chunk.batch()  # find misfits before they are counted
         tally.rows_in += len(chunk)
-        if node.kind is Kind.UNION:
+        if node.kind in (Kind.UNION, Kind.WATERMARK, Kind.LATE):
             produced = chunk
+            self._see_times(node, chunk)
         elif node.kind is Kind.SINK:
             self._stage(node, chunk)
             tally.rows_out += len(chunk)
@@ -146,6 +154,38 @@ class Task:
         tally.rows_out += len(produced)
         tally.finished = time.time()
         self.emit(node, produced)
+
+    def remember(self, node: Node, records: pa.RecordBatch, version: Version) -> None:
+        """Run a stateful operator on all records of this task, and pass on what comes out."""
+        assert node.kept is not None
+        tally = self.tallies.setdefault(node.number, Tally(started=time.time()))
+        tally.rows_in += records.num_rows
+        name = f"{self.batch:08d}-{self.plan.epoch:06d}-{self.origin:05d}-{self.attempt}{SUFFIX}"
+        owned = self.routes[node.number].table[OWNER] == self.origin - self.plan.ranges[node.number][0]
+        stepping = Stepping(node.kept, version, owned, Path(node.kept.folder) / name, self.origin)
+        begin = time.perf_counter()
+        produced = []
+        for outcome in stepping.run(records):
+            produced += [] if outcome.output is None else [outcome.output]
+            for failed, error in outcome.failed:
+                for record in failed.to_pylist():
+                    self._failed(node, record, error)
+        tally.busy_s += time.perf_counter() - begin
+        tally.rows_out += sum(part.num_rows for part in produced)
+        tally.finished = time.time()
+        self.outcome.state.append(vars(stepping.receipt))
+        for part in produced:
+            self.emit(node, Chunk(node.schema, batch=part))
+        if stepping.late is not None and stepping.late.num_rows:
+            for number in node.late:
+                self.receive(self.program.nodes[number], Chunk(node.input_schema, batch=stepping.late))
+
+    def _see_times(self, node: Node, chunk: Chunk) -> None:
+        """The latest time of the records that pass a watermark."""
+        if node.event_time is not None and len(chunk):
+            latest = pc.max(microseconds(chunk.batch().column(node.event_time.column))).as_py()
+            if latest is not None:
+                self.outcome.times[node.name] = max(latest, self.outcome.times.get(node.name, latest))
 
     def _apply(self, node: Node, chunk: Chunk) -> Chunk:
         if node.kind is Kind.MAP_BATCHES:
@@ -323,7 +363,12 @@ class Task:
         assert node.grouping is not None
         first, width = self.plan.ranges[node.number]
         route = self.routes[node.number]
-        share = Share.of(batch, route.key or (), width, self.origin, self.batch)
+        if node.kept is None:
+            share = Share.of(batch, route.key or (), width, self.origin, self.batch)
+        else:  # the identity of a key is found once, and goes with the record
+            one, two = node.kept.identities(batch)
+            batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(one), pa.array(two)], schema=node.kept.arriving)
+            share = Share(batch.num_rows, width, self.origin, self.batch, lambda: one)
         targets = checked(node.grouping.route(share, route.table), share, node.grouping.name, node.name)
         order = np.argsort(targets, kind="stable")
         sorted_rows = batch.take(pa.array(order))
@@ -361,18 +406,41 @@ class Stage:
                 arrived.setdefault(header.target, []).append((header, block))
             else:  # a report, or records for a deeper level or a sql operator
                 yield from blocks.pair(header.target % self.plan.next_size, block)
+        if self._is_called(program, split):
+            arrived.setdefault(split, [])
         batch, attempt = task_context()
         for target, received in sorted(arrived.items()):
             task = Task(program, self.plan, batch, attempt, target)
             try:
-                for header, block in sorted(received, key=lambda one: one[0]):
-                    node = program.nodes[header.consumer]
+                node = self._node_of(program, target)
+                received.sort(key=lambda one: one[0])
+                if node.kept is not None:
+                    parts = [decode(block, node.kept.arriving) for _, block in received]
+                    records = pa.concat_batches(parts or [_nothing(node.kept.arriving)])
+                    task.remember(node, records, versions()[node.name])
+                for _, block in received if node.kept is None else ():
                     task.take(node, Chunk(node.input_schema, batch=decode(block, node.input_schema)))
             except Stop as stop:
                 task.stop(stop)
                 yield from task.report()
             else:
                 yield from task.finish()
+
+    def _node_of(self, program: Program, target: int) -> Node:
+        """The operator whose task this is: each has its own range of them."""
+        for number in program.levels[self.plan.level]:
+            first, width = self.plan.ranges[number]
+            if first <= target < first + width:
+                return program.nodes[number]
+        raise AssertionError(f"no operator has task {target} at level {self.plan.level}")
+
+    def _is_called(self, program: Program, target: int) -> bool:
+        """Whether a task has to run without a record: state may have timers that have come."""
+        for number in program.levels[self.plan.level]:
+            kept, (first, width) = program.nodes[number].kept, self.plan.ranges[number]
+            if kept is not None and any(kept.timers) and first <= target < first + width:
+                return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -468,21 +536,15 @@ def by_content(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def younger(batch: pa.RecordBatch, created: str, since: float) -> tuple[pa.RecordBatch, int]:
     """The records that were created since then, or that do not say when; and how many are left out."""
-    times = _micros(batch.column(created))
+    times = microseconds(batch.column(created))
     kept = pc.fill_null(pc.greater_equal(times, round(since * 1e6)), True)
     rest = batch.filter(kept)
     return rest, batch.num_rows - rest.num_rows
 
 
-def _micros(column: pa.Array) -> pa.Array:
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-    return column
-
-
 def creation_quantiles(column: pa.Array, parts: int = 64) -> list[tuple[float, float]]:
     """Up to 64 creation times (seconds since 1970) that stand for all, each with the number of records it stands for."""
-    times = np.sort(_micros(column).drop_null().to_numpy(zero_copy_only=False)) / 1e6
+    times = np.sort(microseconds(column).drop_null().to_numpy(zero_copy_only=False)) / 1e6
     groups = np.array_split(times, min(parts, len(times))) if len(times) else []
     return [(float(group.mean()), float(len(group))) for group in groups]
 
@@ -498,5 +560,21 @@ def task_context() -> tuple[int, int]:
     return int(batch), context.taskAttemptId()
 
 
+def versions() -> dict[str, Version]:
+    """The state that each stateful operator begins this batch with."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    told = json.loads(context.getLocalProperty(STATE_PROPERTY) or "{}")
+    return {name: Version.from_json(version) for name, version in told.items()}
+
+
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+STATE_PROPERTY = "springtide.state"
+"""The local property by which the driver tells the tasks of a batch which files make up the state."""
 BATCH_PROPERTY = "streaming.sql.batchId"
 """The local property by which Spark tells the tasks of a query which batch they belong to."""

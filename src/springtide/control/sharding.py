@@ -1,0 +1,50 @@
+"""Which task has each shard of a stateful operator: kept balanced, from batch to batch, by what the shards cost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from springtide.model.report import BatchReport
+from springtide.model.topology import Topology
+from springtide.policy.shard.balance import THETA, Loads, Owner, balanced, spread
+
+NEWEST = 0.5
+"""What the newest batch counts in a shard's load. Elasticutor takes the last second's; a batch may be shorter."""
+
+
+class Sharding:
+    """The shard maps of a run. A plan takes them as they are when its batch starts."""
+
+    def __init__(self, topology: Topology, theta: float = THETA) -> None:
+        self._shards = {o.name: o.state.shards for o in topology.stateful if o.state is not None}
+        self._theta = theta
+        self._loads: dict[str, Loads] = {name: np.zeros(count) for name, count in self._shards.items()}
+        self._owners: dict[str, tuple[int, Owner]] = {}  # with the width that they are for
+        self._stale: set[str] = set(self._shards)
+        self._door = threading.Lock()
+
+    def report(self, report: BatchReport) -> None:
+        """Learn what the shards cost in a batch."""
+        with self._door:
+            for name, told in report.state.items():
+                loads = np.zeros(self._shards[name])
+                for shard, seconds in told.seconds.items():
+                    loads[shard] = seconds
+                self._loads[name] += NEWEST * (loads - self._loads[name])
+                self._stale.add(name)
+
+    def maps(self, widths: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The task that has each shard, for tasks of these widths."""
+        with self._door:
+            return {name: self._map(name, max(1, widths.get(name, 1))) for name in self._shards}
+
+    def _map(self, name: str, width: int) -> tuple[int, ...]:
+        before = self._owners.get(name)
+        if before is None or before[0] != width or name in self._stale:
+            owner = spread(self._shards[name], width) if before is None else before[1]
+            self._owners[name] = width, balanced(owner, self._loads[name], width, self._theta)
+            self._stale.discard(name)
+        return tuple(self._owners[name][1].tolist())

@@ -1,0 +1,74 @@
+"""Elasticutor's balancing: while the most loaded task has more than θ times the mean, move the shard that helps most.
+
+Source: Wang et al.: "Elasticutor: rapid elasticity for realtime stateful stream processing", SIGMOD 2019, section 3.2. The load
+of a shard is what its records cost lately; δ is the greatest load of a task over the mean load. A shard moves from the most
+loaded task to the least loaded one. A hot shard that alone has more than the mean is isolated by that: the others leave.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+THETA = 1.2
+
+Owner = npt.NDArray[np.int64]
+Loads = npt.NDArray[np.float64]
+
+
+def spread(shards: int, width: int) -> Owner:
+    """Before anything is known: ranges of shards, as even as can be."""
+    return np.arange(shards, dtype=np.int64) * width // shards
+
+
+def imbalance(owner: Owner, loads: Loads, width: int) -> float:
+    """δ: the greatest load of a task over the mean."""
+    tasks = np.bincount(owner, loads, minlength=width)
+    return float(tasks.max() * width / tasks.sum()) if tasks.sum() > 0 else 1.0
+
+
+def balanced(owner: Owner, loads: Loads, width: int, theta: float = THETA) -> Owner:
+    """The table after the moves that bring δ down to θ, or as far down as moves of one shard can.
+
+    >>> balanced(np.array([0, 0, 0, 1]), np.array([4.0, 3.0, 1.0, 2.0]), 2)
+    array([0, 1, 0, 1])
+    """
+    owner = _fitted(owner, loads, width)
+    loads = _with_floor(loads)
+    tasks = np.bincount(owner, loads, minlength=width)
+    mean = tasks.sum() / width
+    for _ in range(len(owner)):
+        most, least = int(tasks.argmax()), int(tasks.argmin())
+        if tasks[most] <= theta * mean:
+            break
+        mine = np.flatnonzero(owner == most)
+        after = np.maximum(tasks[most] - loads[mine], tasks[least] + loads[mine])
+        best = int(after.argmin())
+        if after[best] >= tasks[most] * (1 - 1e-9):
+            break  # no move improves it: one shard has it all
+        shard = mine[best]
+        owner[shard] = least
+        tasks[most] -= loads[shard]
+        tasks[least] += loads[shard]
+    return owner
+
+
+def _fitted(owner: Owner, loads: Loads, width: int) -> Owner:
+    """Without tasks that are no longer there: their shards go to the least loaded of the others, the heaviest first."""
+    owner = owner.copy()
+    orphans = np.flatnonzero(owner >= width)
+    if len(orphans):
+        floored = _with_floor(loads)
+        tasks = np.bincount(owner[owner < width], floored[owner < width], minlength=width)
+        for shard in orphans[np.argsort(-floored[orphans], kind="stable")]:
+            least = int(tasks.argmin())
+            owner[shard] = least
+            tasks[least] += floored[shard]
+    return owner
+
+
+def _with_floor(loads: Loads) -> Loads:
+    """A shard that nothing came for lately counts for a little, that such shards are spread too."""
+    total = float(loads.sum())
+    floor = 0.01 * total / len(loads) if total > 0 else 1.0
+    return np.maximum(loads, floor)

@@ -1,0 +1,76 @@
+"""Two streams, joined by key within a time bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.model.schema import microseconds
+from springtide.model.state import moment
+from springtide.processors.processor import Processor, State, Timer, list_of
+
+LEFT, RIGHT, AT = "left", "right", "at"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Puts the records of one side into the rows that both have in common: the key, the time, and a column for each side."""
+
+    key: tuple[str, ...]
+    time: str
+    name: str
+    schema: pa.Schema
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        times = microseconds(records.column(self.time))
+        own = records.to_struct_array()
+        columns = [records.column(name).cast(self.schema.field(name).type) for name in self.key]
+        for name in (LEFT, RIGHT):
+            kind = self.schema.field(name).type
+            columns.append(own.cast(kind) if name == self.name else pa.nulls(records.num_rows, kind))
+        return pa.RecordBatch.from_arrays([*columns, times], schema=self.schema)
+
+
+def united(key: tuple[str, ...], left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    """The rows that both sides have in common."""
+    keys = [pa.field(name, left.field(name).type) for name in key]
+    return pa.schema([*keys, (LEFT, pa.struct(list(left))), (RIGHT, pa.struct(list(right))), (AT, pa.int64())])
+
+
+def joining(
+    within_us: int, left: pa.Schema, right: pa.Schema, combine: Callable[[Any, Any], Any],
+    read_left: Callable[[Mapping[str, Any]], Any], read_right: Callable[[Mapping[str, Any]], Any],
+) -> Processor:  # fmt: skip
+    """Each pair of a left and a right record of a key that are at most ``within_us`` apart, once, when the later of them comes.
+
+    A record is kept until the watermark has passed its time by that much: what could still match it has come, or is late.
+    """
+    held_left, held_right = (pa.struct([(AT, pa.int64()), ("row", pa.struct(list(schema)))]) for schema in (left, right))
+
+    class Join(Processor):
+        lefts = list_of(held_left)
+        rights = list_of(held_right)
+
+        def process(self, key: Any, records: list[Any], state: State) -> Iterator[Any]:
+            for record in records:
+                is_left = record.left is not None
+                row, others = (record.left, state.rights) if is_left else (record.right, state.lefts)
+                for other in others:
+                    if abs(other[AT] - record.at) <= within_us:
+                        pair = (row, other["row"]) if is_left else (other["row"], row)
+                        yield combine(read_left(pair[0]), read_right(pair[1]))
+                (state.lefts if is_left else state.rights).append({AT: record.at, "row": row})
+                state.set_timer(moment(record.at + within_us + 1))
+
+        def on_timer(self, key: Any, timer: Timer, state: State) -> Iterator[Any]:
+            """Let go what nothing can match any more."""
+            assert state.watermark is not None
+            limit = timer.at
+            state.lefts = [one for one in state.lefts if moment(one[AT] + within_us) >= limit]
+            state.rights = [one for one in state.rights if moment(one[AT] + within_us) >= limit]
+            return iter(())
+
+    return Join()

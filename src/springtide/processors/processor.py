@@ -1,0 +1,138 @@
+"""A user's own processor: a function of one key, its records and its state.
+
+class Fares(Processor):
+    total = value(float, default=0.0)
+    seen = map_of(str, int)
+
+    def process(self, key: str, records: list[Trip], state: State) -> Iterator[Total]:
+        state.total += sum(trip.fare for trip in records)
+        yield Total(key, state.total)
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from springtide.errors import TopologyError
+from springtide.model.state import micros
+
+
+class Clock(StrEnum):
+    """What a timer goes by: the watermark, or the time at which batches start."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+@dataclass(frozen=True)
+class Timer:
+    """A timer that has come."""
+
+    at: datetime.datetime
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One thing that is remembered of every key."""
+
+    kind: str  # "value", "list" or "map"
+    types: tuple[Any, ...]
+    default: Any = None
+
+    def hint(self) -> Any:
+        """As an annotation."""
+        if self.kind == "list":
+            return list.__class_getitem__(self.types[0])
+        if self.kind == "map":
+            return dict.__class_getitem__(self.types)
+        return self.types[0] | None
+
+    def initial(self) -> Any:
+        """What a key has before its first record; its own, as a list may be changed in place."""
+        return copy.copy(self.default) if self.kind != "value" else self.default
+
+
+def value(of: Any, default: Any = None) -> Any:
+    """One value of a type, ``default`` as long as nothing was assigned."""
+    return Variable("value", (of,), default)
+
+
+def list_of(of: Any) -> Any:
+    """A list, empty at first. It is written whole when its key's state is; keep it short."""
+    return Variable("list", (of,), [])
+
+
+def map_of(keys: Any, values: Any) -> Any:
+    """A dict, empty at first. It is written whole when its key's state is; keep it small."""
+    return Variable("map", (keys, values), {})
+
+
+class Processor:
+    """Remembers things of every key. Subclass it, declare what, and say what happens with a key's records.
+
+    ``process`` gets the key (a tuple if it has several columns), the records of the batch in their order, and the state. What
+    it returns or yields goes on; annotate it, as ``Iterator[a dataclass]``. ``on_timer`` is called for timers that have come,
+    before the records. If one of them raises, the key's records of the batch fail, and its state stays as it was.
+    """
+
+    declared: ClassVar[Mapping[str, Variable]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        found = {name: one for base in reversed(cls.__mro__) for name, one in vars(base).items() if isinstance(one, Variable)}
+        for name in found:
+            if name in RESERVED or name.startswith("_"):
+                raise TopologyError(f"{cls.__name__}.{name}: the name is Springtide's own; rename it")
+        cls.declared = found
+
+    def process(self, key: Any, records: list[Any], state: State) -> Iterable[Any]:
+        raise NotImplementedError
+
+    on_timer: Callable[[Any, Timer, State], Iterable[Any]] | None = None
+
+
+class State:
+    """What is remembered of one key, each declared variable as an attribute; and its timers."""
+
+    __slots__ = ("_timers", "now", "watermark")
+
+    declared: ClassVar[Mapping[str, Variable]] = {}
+
+    now: datetime.datetime
+    """When the batch began; the same when it is run again."""
+    watermark: datetime.datetime | None
+    """No record from before is expected any more; None while nothing is known."""
+
+    def set_timer(self, at: datetime.datetime, clock: str = Clock.EVENT) -> None:
+        """Call ``on_timer`` when the watermark, or the clock, has reached this time. Setting it twice is setting it once."""
+        self._timers[Clock(clock)].add(micros(at))
+
+    def cancel_timer(self, at: datetime.datetime, clock: str = Clock.EVENT) -> None:
+        self._timers[Clock(clock)].discard(micros(at))
+
+    def clear(self) -> None:
+        """Forget this key, with its timers: what is as it was before the first record is not kept."""
+        for name, variable in self.declared.items():
+            setattr(self, name, variable.initial())
+        for timers in self._timers.values():
+            timers.clear()
+
+    if TYPE_CHECKING:  # for type checkers, every variable can be assigned to
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(_undeclared(self, name))
+
+
+RESERVED = frozenset(name for name in dir(State) if not name.startswith("_")) | {"process", "on_timer", "declared"}
+
+
+def _undeclared(state: State, name: str) -> str:
+    return f"no state {name!r} was declared; there is: {', '.join(state.declared) or 'none'}"

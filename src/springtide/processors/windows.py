@@ -1,0 +1,45 @@
+"""Windows in time: each record is put into those that it belongs to, which are told when no more is expected of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from springtide.model.schema import microseconds
+
+START, END = "window_start", "window_end"
+MOMENT = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of ``length_us``, one beginning every ``slide_us``; times are microseconds since 1970.
+
+    >>> rows = pa.record_batch({"at": pa.array([25], pa.int64())})
+    >>> Windows("at", 10, 10)(rows).select([START]).to_pydict()[START][0].microsecond
+    20
+    """
+
+    time: str
+    length_us: int
+    slide_us: int
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Each record once for every window that it is in, with the window. A record without a time is in none."""
+        times = microseconds(records.column(self.time))
+        rows = np.flatnonzero(times.is_valid().to_numpy(zero_copy_only=False))
+        known = times.drop_null().to_numpy()
+        latest = known - known % self.slide_us
+        count = -(-self.length_us // self.slide_us)
+        starts = (latest[:, None] - self.slide_us * np.arange(count)[None, :]).ravel()
+        rows, known = np.repeat(rows, count), np.repeat(known, count)
+        inside = starts + self.length_us > known
+        starts, rows = starts[inside], rows[inside]
+        window = [pa.array(starts).cast(MOMENT), pa.array(starts + self.length_us).cast(MOMENT)]
+        return pa.RecordBatch.from_arrays([*records.take(pa.array(rows)).columns, *window], schema=self.schema(records.schema))
+
+    @staticmethod
+    def schema(records: pa.Schema) -> pa.Schema:
+        return pa.schema([*records, pa.field(START, MOMENT, nullable=False), pa.field(END, MOMENT, nullable=False)])

@@ -1,0 +1,226 @@
+"""The driver's book of the state: what each batch begins with, what it leaves, and which files nobody needs any more."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from springtide.errors import CheckpointError, RunError
+from springtide.model.plan import Plan
+from springtide.model.report import StateReport
+from springtide.model.topology import Topology
+from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
+from springtide.spark.state.segment import verify
+from springtide.spark.state.stepping import Kept
+
+log = logging.getLogger("springtide.spark")
+
+Merge = Callable[[str, Sequence[str], str, bool, int], Mapping[str, Any]]
+"""Merges segments of an operator, named newest first, into one of a name; in a Spark task."""
+KEPT_COMMITS = 2
+"""A file that the state no longer needs is removed so many commits later: a task that lost a race may still read it."""
+
+
+@dataclass(frozen=True)
+class Merging:
+    """A merge that runs in the background."""
+
+    runs: tuple[Run, ...]
+    result: Future[Mapping[str, Any]]
+
+
+class StateBook:
+    """The state of all stateful operators of a run, from its last manifest on."""
+
+    def __init__(
+        self, topology: Topology, kept: Mapping[str, Kept], epoch: int, manifest: Mapping[str, Any] | None, merge: Merge
+    ) -> None:
+        self._topology, self._kept, self._epoch, self._merge = topology, kept, epoch, merge
+        stored = (manifest or {}).get("state", {})
+        self._catalogs = {name: Catalog.from_json(stored[name]) if name in stored else Catalog() for name in kept}
+        self._times: dict[str, list[int]] = {name: list(times) for name, times in (manifest or {}).get("times", {}).items()}
+        self._depth = max((topology.depth(operator) for operator in topology.stateful), default=0)
+        self._merging: dict[str, Merging] = {}
+        self._merged = 0
+        self._unneeded: deque[list[Path]] = deque()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-merge")
+        self._now = 0
+        self._owners: dict[str, tuple[int, ...]] = {}
+        for name in kept:
+            self._sweep(name)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def catalog(self, operator: str) -> Catalog:
+        return self._catalogs[operator]
+
+    def versions(self, now: int) -> dict[str, dict[str, Any]]:
+        """What the tasks of a batch at this time, in microseconds, have to know: the files, newest first, and the time."""
+        self._now = now
+        return {
+            name: {
+                "files": [file.name for run in catalog.runs for file in run.files],
+                "now": now,
+                "watermark": self.watermark(name),
+            }
+            for name, catalog in self._catalogs.items()
+        }
+
+    def watermark(self, operator: str) -> int | None:
+        """No record from before is expected at an operator. What passed other stateful ones is as many batches behind."""
+        node = self._topology[operator]
+        setting = self._topology.watermarks(node)
+        if setting is None:
+            return None
+        depth, marks = self._topology.depth(node), []
+        for name in setting:
+            seen, event_time = self._times.get(name, []), self._topology[name].event_time
+            if len(seen) <= depth or event_time is None:
+                return None
+            marks.append(seen[depth] - round(event_time.delay_s * 1e6))
+        return min(marks)
+
+    def after(self, batch: int, tasks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the manifest shall say once a batch is committed; ``committed`` makes it so."""
+        tasks = list(tasks)
+        receipts: dict[str, list[Mapping[str, Any]]] = {name: [] for name in self._kept}
+        for receipt in (one for task in tasks for one in task["state"]):
+            receipts[receipt["operator"]].append(receipt)
+        catalogs = {}
+        for name, own in receipts.items():
+            _check_disjoint(name, own)
+            catalogs[name] = self._with_merged(name).after(batch, own)
+        return {
+            "state": {name: catalog.to_json() for name, catalog in catalogs.items()},
+            "times": {name: self._times_after(name, tasks) for name in self._marks()},
+        }
+
+    def committed(self, manifest: Mapping[str, Any]) -> None:
+        """A batch is committed: its state is the state now. Begin what is due in the background."""
+        before = set().union(*(self._paths(name, catalog) for name, catalog in self._catalogs.items())) if self._kept else set()
+        self._catalogs = {name: Catalog.from_json(document) for name, document in manifest["state"].items()}
+        self._times = {name: list(times) for name, times in manifest["times"].items()}
+        now = set().union(*(self._paths(name, catalog) for name, catalog in self._catalogs.items())) if self._kept else set()
+        self._unneeded.append(sorted(before - now))
+        while len(self._unneeded) > KEPT_COMMITS:
+            for path in self._unneeded.popleft():
+                path.unlink(missing_ok=True)
+        for name, catalog in self._catalogs.items():
+            if name not in self._merging and (runs := catalog.merge_due()):
+                self._begin_merge(name, runs, catalog)
+
+    def reports(self, plan: Plan, tasks: Iterable[Mapping[str, Any]]) -> dict[str, StateReport]:
+        """What the batch that was just committed did to the state."""
+        reports = {}
+        receipts = [receipt for task in tasks for receipt in task["state"]]
+        for name, catalog in self._catalogs.items():
+            own = [receipt for receipt in receipts if receipt["operator"] == name]
+            seconds = {int(shard): took for receipt in own for shard, took in receipt["seconds"].items()}
+            owner = plan.shards.get(name, ())
+            before, self._owners[name] = self._owners.get(name, owner), owner
+            reports[name] = StateReport(
+                catalog.keys, catalog.bytes, sum(len(run.files) for run in catalog.runs),
+                added=sum(receipt["added"] for receipt in own), removed=sum(receipt["removed"] for receipt in own),
+                late=sum(receipt["late"] for receipt in own),
+                moved=sum(one != other for one, other in zip(before, owner, strict=True)),
+                load_s=round(sum(receipt["load_s"] for receipt in own), 6),
+                commit_s=round(sum(receipt["commit_s"] for receipt in own), 6),
+                written_bytes=sum(receipt["file"]["bytes"] for receipt in own if receipt["file"] is not None),
+                pieces=max((receipt["groups"] for receipt in own), default=0), watermark=self.watermark(name), seconds=seconds,
+            )  # fmt: skip
+        return reports
+
+    def recover_from(self, error: Exception) -> None:
+        """See whether a batch failed because of a damaged file, and mend that, as far as it can be."""
+        found = re.search(r"state file (\S+) is damaged", str(error))
+        if found and self._kept:
+            self.recover(found[1])
+
+    def recover(self, path: str) -> None:
+        """A file is damaged: go back to those that it was merged from, if they are there and whole; else it is an error."""
+        for name, catalog in self._catalogs.items():
+            for run in catalog.runs:
+                if Path(path).name not in {file.name for file in run.files}:
+                    continue
+                self._try_earlier(name, run, path)
+                self._catalogs[name] = catalog.restored(run)
+                self._merging.pop(name, None)
+                log.warning("state file %s is damaged; the files that it was merged from are used instead", path)
+                return
+        log.warning("state file %s is damaged, but is no longer needed", path)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _try_earlier(self, name: str, run: Run, path: str) -> None:
+        lost = f"state file {path} of operator {name!r} is damaged, batches {run.first} to {run.last}"
+        if not run.before:
+            raise CheckpointError(f"{lost}, and was not merged from others; restore it from a copy, or give a new checkpoint")
+        for file in (file for one in run.before for file in one.files):
+            try:
+                verify(f"{self._kept[name].folder}/{file.name}")
+            except CheckpointError as error:
+                raise CheckpointError(f"{lost}; of the files that it was merged from, {error}. Restore one of them from a"
+                                      " copy, or give a new checkpoint") from None  # fmt: skip
+
+    def _marks(self) -> set[str]:
+        return {name for operator in self._topology.stateful for name in self._topology.watermarks(operator) or ()}
+
+    def _times_after(self, name: str, tasks: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The latest times after this batch, and after as many batches before it as there are stateful operators in a row."""
+        seen = self._times.get(name, [])
+        latest = max([*seen[:1], *(task["times"][name] for task in tasks if name in task["times"])], default=None)
+        return [] if latest is None else [latest, *seen][: self._depth + 1]
+
+    def _paths(self, name: str, catalog: Catalog) -> set[Path]:
+        return {Path(self._kept[name].folder) / file for file in catalog.names}
+
+    def _begin_merge(self, name: str, runs: tuple[Run, ...], catalog: Catalog) -> None:
+        self._merged += 1
+        target = f"{runs[-1].first:08d}-{runs[0].last:08d}-{self._epoch:06d}-m{self._merged}{SUFFIX}"
+        names = [file.name for run in runs for file in run.files]
+        oldest = catalog.runs[-1] == runs[-1]
+        self._merging[name] = Merging(runs, self._thread.submit(self._merge, name, names, target, oldest, self._now))
+
+    def _with_merged(self, name: str) -> Catalog:
+        """The catalog with the merge that has ended, if one has."""
+        catalog, merging = self._catalogs[name], self._merging.get(name)
+        if merging is None or not merging.result.done():
+            return catalog
+        del self._merging[name]
+        try:
+            result = merging.result.result()
+        except Exception as error:  # noqa: BLE001  the state is whole without it; it is tried again
+            log.warning("state of operator %r could not be merged: %s", name, error)
+            return catalog
+        files = () if result["file"] is None else (File(**result["file"]),)
+        return catalog.merged(merging.runs, files, result["expired"])
+
+    def _sweep(self, name: str) -> None:
+        """Remove what earlier starts wrote and nobody committed."""
+        folder, needed = Path(self._kept[name].folder), self._catalogs[name].names
+        for path in folder.glob(f"*{SUFFIX}"):
+            epoch = re.match(r"\d+-(?:\d{8}-)?(\d{6})-", path.name)
+            if path.name not in needed and epoch is not None and int(epoch[1]) < self._epoch:
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+
+
+def _check_disjoint(operator: str, receipts: Sequence[Mapping[str, Any]]) -> None:
+    """No two tasks have changed the same shard in one batch."""
+    owners: dict[int, int] = {}
+    for receipt in receipts:
+        for shard in receipt["shards"]:
+            if owners.setdefault(shard, receipt["task"]) != receipt["task"]:
+                raise RunError(
+                    f"operator {operator!r}: tasks {owners[shard]} and {receipt['task']} both changed shard {shard} in one"
+                    " batch; nothing of it was committed"
+                )

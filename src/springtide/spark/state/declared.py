@@ -1,0 +1,55 @@
+"""What the stateful operators of a topology declare, as their tasks need it, and as a checkpoint remembers it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from springtide.model import schema as schemas
+from springtide.model.schema import described
+from springtide.model.state import Stateful
+from springtide.model.topology import Operator, Topology
+from springtide.processors.processor import Processor
+from springtide.spark.state.per_key import PerKey
+from springtide.spark.state.stepping import Kept
+
+
+def kept_of(topology: Topology, operator: Operator, root: str, secret: str) -> Kept:
+    """``secret``: of the checkpoint, that nobody who sends records can choose keys of one shard, or of one identity."""
+    spec = operator.state
+    assert spec is not None
+    digest = hashlib.blake2b(f"{secret}/{operator.name}".encode(), digest_size=16).digest()
+    return Kept(
+        operator.name, function_of(topology, operator), operator.key, topology.input_schema(operator), spec.shards,
+        (int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")), f"{root}/{folder_of(operator.name)}",
+        None if spec.ttl_s is None else round(spec.ttl_s * 1e6), spec.time, spec.closes, spec.migrate,
+    )  # fmt: skip
+
+
+def folder_of(operator: str) -> str:
+    """A folder's name for any operator's: two names never share one."""
+    plain = re.sub(r"[^\w.-]", "_", operator)
+    return plain if plain == operator else f"{plain}-{hashlib.blake2b(operator.encode(), digest_size=4).hexdigest()}"
+
+
+def function_of(topology: Topology, operator: Operator) -> Stateful:
+    assert operator.state is not None and operator.schema is not None
+    function = operator.state.function
+    if not isinstance(function, Processor):
+        ready: Stateful = function
+        return ready
+    offered = topology.input_schema(operator)
+    record = topology[operator.inputs[0]].record or schemas.record_class(offered)
+    return PerKey(function, record, schemas.readers(record, offered), operator.schema, operator.record)
+
+
+def declaration(topology: Topology, operator: Operator) -> dict[str, Any]:
+    """What a checkpoint holds an operator to: a change of the variables can be migrated, one of the shards cannot."""
+    assert operator.state is not None
+    return {"shards": operator.state.shards, "variables": described(function_of(topology, operator).variables)}
+
+
+def declarations(topology: Topology) -> Mapping[str, Mapping[str, Any]]:
+    return {operator.name: declaration(topology, operator) for operator in topology.stateful}

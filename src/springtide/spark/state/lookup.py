@@ -1,0 +1,120 @@
+"""The newest row of each key: a search in sorted hashes, from the newest segment to the oldest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from springtide.policy.group.shards import shards_of
+from springtide.spark.state.segment import GONE, HASH, HASH2, Hashes, Places, Segment
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Identities:
+    """Keys as state knows them, sorted, each once: 128 bits of hash. Of 10⁹ keys, two are alike with a chance of 10⁻²¹."""
+
+    one: Hashes
+    two: Hashes
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+    def take(self, places: Places | Mask) -> Identities:
+        return Identities(self.one[places], self.two[places])
+
+
+def distinct(one: Hashes, two: Hashes) -> tuple[Identities, Places, Places]:
+    """The distinct identities, the row in which each comes first, and which of them each row has."""
+    order = np.lexsort((two, one)) if len(one) else np.zeros(0, dtype=np.int64)
+    first, second = one[order], two[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+    of = np.empty(len(order), dtype=np.int64)
+    of[order] = np.cumsum(new) - 1
+    return Identities(first[new], second[new]), order[new], of  # lexsort is stable, so the first of each is the earliest
+
+
+def find(rows: pa.RecordBatch, wanted: Identities) -> Places:
+    """The row of each identity in sorted rows, -1 for none."""
+    one, two = rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy()
+    places = np.searchsorted(one, wanted.one)
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    looking = np.arange(len(wanted))
+    while len(looking):  # once, unless two keys agree in their first 64 bits
+        inside = places[looking] < len(one)
+        looking = looking[inside]
+        looking = looking[one[places[looking]] == wanted.one[looking]]
+        same = two[places[looking]] == wanted.two[looking]
+        found[looking[same]] = places[looking[same]]
+        looking = looking[~same]
+        places[looking] += 1
+    return found
+
+
+def newest(
+    segments: Sequence[Segment], wanted: Identities, schema: pa.Schema, fitted: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> tuple[pa.RecordBatch, Mask]:
+    """A row of state for each identity, and whether it is known; rows of nulls where it is not.
+
+    ``segments``: newest first. ``fitted`` gives rows of an older schema the present one.
+    """
+    parts: list[pa.RecordBatch] = []
+    owners: list[Places] = []
+    missing = np.arange(len(wanted))
+    for segment in segments:
+        if not len(missing):
+            break
+        for number, of in _asked(segment, wanted, missing):
+            rows = segment.read(number)
+            places = find(rows, wanted.take(of))
+            hit = places >= 0
+            if hit.any():
+                parts.append(fitted(rows.take(pa.array(places[hit]))))
+                owners.append(of[hit])
+        if owners:
+            seen = np.zeros(len(wanted), dtype=np.bool_)
+            seen[np.concatenate(owners)] = True
+            missing = np.flatnonzero(~seen)
+    return _in_order(parts, owners, missing, len(wanted), schema)
+
+
+def _asked(segment: Segment, wanted: Identities, missing: Places) -> Iterator[tuple[int, Places]]:
+    """The chunks of a segment that may have one of the missing, each with those."""
+    shards = shards_of(wanted.one[missing], segment.shards)  # sorted, as the hashes are
+    for number, chunk in enumerate(segment.chunks):
+        begin, end = np.searchsorted(shards, chunk.first_shard), np.searchsorted(shards, chunk.last_shard, side="right")
+        if end > begin:
+            yield number, missing[begin:end]
+
+
+def _in_order(
+    parts: list[pa.RecordBatch], owners: list[Places], missing: Places, count: int, schema: pa.Schema
+) -> tuple[pa.RecordBatch, Mask]:
+    known = np.ones(count, dtype=np.bool_)
+    known[missing] = False
+    blank = pa.RecordBatch.from_arrays([pa.nulls(len(missing), field.type) for field in schema], names=schema.names)
+    every = pa.concat_batches([*parts, blank.cast(schema)])
+    order = np.argsort(np.concatenate([*owners, missing])) if parts else np.argsort(missing)
+    rows = every.take(pa.array(order))
+    gone = rows.column(GONE).fill_null(False).to_numpy(zero_copy_only=False)
+    return rows, known & ~gone
+
+
+def due(segments: Sequence[Segment], column: str, until: int, alarm: bool) -> Identities:
+    """Keys that may have a timer up to then: all of which some row says so, if not the newest."""
+    ones, twos = [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.uint64)]
+    for segment in segments:
+        for number, chunk in enumerate(segment.chunks):
+            if (chunk.alarm if alarm else chunk.due) <= until:
+                rows = segment.read(number)
+                times = rows.column(column)
+                come = times.fill_null(until + 1).to_numpy(zero_copy_only=False) <= until
+                ones.append(rows.column(HASH).to_numpy()[come])
+                twos.append(rows.column(HASH2).to_numpy()[come])
+    return distinct(np.concatenate(ones), np.concatenate(twos))[0]

@@ -1,0 +1,178 @@
+"""Runs a user's processor, key by key: the stateful function of an operator that was given one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from springtide.model.schema import Reader
+from springtide.model.state import Group, Step, arrow_type, moment
+from springtide.processors.processor import Clock, Processor, State, Timer
+from springtide.spark.chunk import Chunk, Refused, to_batch
+
+TIMERS = {Clock.EVENT: "_event_timers", Clock.PROCESSING: "_clock_timers"}
+NEXT = {Clock.EVENT: "_event_due", Clock.PROCESSING: "_clock_due"}
+MISFITS = (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, OverflowError)
+
+
+class PerKey:
+    """A processor as a step on a group of keys."""
+
+    def __init__(
+        self, processor: Processor, record: type, readers: Mapping[str, Reader], output: pa.Schema, made: type | None
+    ) -> None:
+        self._processor, self._record, self._known_readers = processor, record, readers
+        self._output, self._made = output, made
+        self._declared = processor.declared
+        name = type(processor).__name__
+        types = {one: arrow_type(f"{name}.{one}", variable.hint()) for one, variable in self._declared.items()}
+        self._readers: dict[str, Reader | None] = {one: reader or _read_map(kind) for one, (kind, reader) in types.items()}
+        self._clocks = tuple(TIMERS) if processor.on_timer is not None else ()
+        timers = [(TIMERS[clock], pa.list_(pa.int64())) for clock in self._clocks]
+        coming = [(NEXT[clock], pa.int64()) for clock in self._clocks]
+        self.variables = pa.schema([*((one, kind) for one, (kind, _) in types.items()), *timers, *coming])
+        self.event_timer = NEXT[Clock.EVENT] if self._clocks else None
+        self.clock_timer = NEXT[Clock.PROCESSING] if self._clocks else None
+
+    def step(self, group: Group) -> Step:
+        count = len(group.known)
+        states, keys = self._states(group), self._keys(group)
+        records = self._records(group)
+        output: list[list[Any]] = []
+        failed: dict[int, Exception] = {}
+        seconds = np.zeros(count)
+        for i in range(count):
+            begin = time.perf_counter()
+            try:
+                output.append(self._one(keys[i], records[i], states[i], group, bool(group.due[i])))
+            except Exception as error:  # noqa: BLE001  whatever a user's function raises is the fate of the key's records
+                failed[i] = error
+                output.append([])
+            seconds[i] = time.perf_counter() - begin
+        new = self._encoded(states, failed)
+        told = _fitting(output, self._output, failed, [])
+        changed = np.ones(count, dtype=np.bool_)
+        changed[list(failed)] = False
+        gone = np.array([self._is_blank(state) for state in states], dtype=np.bool_)
+        return Step(changed, gone, new, told if told.num_rows else None, seconds, tuple(failed.items()))
+
+    def _one(self, key: Any, records: list[Any], state: Any, group: Group, due: bool) -> list[Any]:
+        """What comes of one key: of its timers first, because they are of a time before the records'."""
+        made: list[Any] = []
+        if due:
+            for clock, at in self._come(state, group):
+                assert self._processor.on_timer is not None
+                made += self._checked(self._processor.on_timer(key, Timer(moment(at), clock), state))
+        if records:
+            refused = next((record for record in records if record.__class__ is Refused), None)
+            if refused is not None:
+                raise refused.error
+            made += self._checked(self._processor.process(key, records, state))
+        return made
+
+    def _come(self, state: Any, group: Group) -> Iterable[tuple[Clock, int]]:
+        """The timers that have come, the earliest first; each is taken away before it is called."""
+        limits = {Clock.EVENT: group.watermark, Clock.PROCESSING: group.now}
+        for clock in self._clocks:
+            limit = limits[clock]
+            come = sorted(at for at in state._timers[clock] if limit is not None and at <= limit)
+            for at in come:
+                if at in state._timers[clock]:  # an earlier one may have cancelled it
+                    state._timers[clock].discard(at)
+                    yield clock, at
+
+    def _checked(self, results: Iterable[Any] | None) -> list[Any]:
+        made = [] if results is None else list(results)
+        for one in made:
+            if self._made is not None and not isinstance(one, self._made):
+                raise TypeError(f"{type(self._processor).__name__} is to give {self._made.__name__}, got {type(one).__name__}")
+        return made
+
+    def _states(self, group: Group) -> list[Any]:
+        """A handle for each key, with what was remembered of it."""
+        columns = [self._column(group, name) for name in self._declared]
+        timers = {clock: group.old.column(TIMERS[clock]).to_pylist() for clock in self._clocks}
+        kind = _handle(self._declared)
+        now, watermark = moment(group.now), None if group.watermark is None else moment(group.watermark)
+        states = []
+        for i, known in enumerate(group.known.tolist()):
+            state = kind()
+            for name, variable, values in zip(self._declared, self._declared.values(), columns, strict=True):
+                old = values[i] if known else None
+                setattr(state, name, variable.initial() if old is None else old)
+            state._timers = {clock: set(timers[clock][i] or () if known else ()) for clock in self._clocks}
+            state.now, state.watermark = now, watermark
+            states.append(state)
+        return states
+
+    def _column(self, group: Group, name: str) -> list[Any]:
+        values: list[Any] = group.old.column(name).to_pylist()
+        reader = self._readers[name]
+        return values if reader is None else [None if value is None else reader(value) for value in values]
+
+    def _keys(self, group: Group) -> list[Any]:
+        columns = [column.to_pylist() for column in group.keys.columns]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def _records(self, group: Group) -> list[list[Any]]:
+        """The records of each key, in their order."""
+        made = Chunk(group.records.schema, batch=group.records).records(self._record, self._known_readers)
+        by_key: list[list[Any]] = [[] for _ in range(len(group.known))]
+        for key, record in zip(group.of.tolist(), made, strict=True):
+            by_key[key].append(record)
+        return by_key
+
+    def _is_blank(self, state: Any) -> bool:
+        """Whether it is as it was before the first record: that need not be kept."""
+        if any(state._timers.values()):
+            return False
+        return all(getattr(state, name) == variable.default for name, variable in self._declared.items())
+
+    def _encoded(self, states: list[Any], failed: dict[int, Exception]) -> pa.RecordBatch:
+        """All states as columns. Where a value is not of the type that was declared, its key fails alone."""
+        rows = [[self._row(state)] for state in states]
+        return _fitting(rows, self.variables, failed, [dict.fromkeys(self.variables.names)])
+
+    def _row(self, state: Any) -> dict[str, Any]:
+        row = {name: getattr(state, name) for name in self._declared}
+        for clock in self._clocks:
+            times = sorted(state._timers[clock])
+            row[TIMERS[clock]], row[NEXT[clock]] = times or None, times[0] if times else None
+        return row
+
+
+_handles: dict[tuple[str, ...], type] = {}
+
+
+def _handle(declared: Mapping[str, Any]) -> type:
+    """A class of state with these attributes, and no others."""
+    names = tuple(declared)
+    if names not in _handles or _handles[names].declared is not declared:  # type: ignore[attr-defined]
+        _handles[names] = type("State", (State,), {"__slots__": names, "declared": declared})
+    return _handles[names]
+
+
+def _fitting(
+    made: list[list[Any]], schema: pa.Schema, failed: dict[int, Exception], instead: list[Any]
+) -> pa.RecordBatch:  # fmt: skip
+    """What was made of all keys, as a schema wants it. A key that failed, or whose part does not fit, has something else."""
+    for i in failed:
+        made[i] = instead
+    try:
+        return to_batch([one for own in made for one in own], schema)
+    except MISFITS:
+        for i, own in enumerate(made):
+            try:
+                to_batch(own, schema)
+            except MISFITS as error:
+                failed[i], made[i] = error, instead
+        return to_batch([one for own in made for one in own], schema)
+
+
+def _read_map(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Arrow gives a map as a list of pairs."""
+    return dict if pa.types.is_map(kind) else None

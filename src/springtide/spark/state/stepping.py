@@ -1,0 +1,289 @@
+"""One task's part of a batch for a stateful operator: records in, new state and output out.
+
+The keys of the records, and those whose timers have come, are looked up; the operator's function makes a step with them; what
+changed is written as one segment. All of it goes by groups of shards that fit in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from springtide.errors import RunError
+from springtide.model.schema import as_python, microseconds
+from springtide.model.state import Group, Stateful, Step
+from springtide.policy.group.keys import key_hashes
+from springtide.policy.group.shards import shards_of
+from springtide.spark.chunk import to_batch
+from springtide.spark.state import lookup
+from springtide.spark.state.lookup import Identities
+from springtide.spark.state.segment import GONE, HASH, HASH2, OWN, TOUCHED, Segment, Writer, opened
+
+GROUP_BYTES = 64 << 20
+"""State is worked on in groups of shards of about so much: a tenth of what a Python worker is usually given."""
+KEY, STATE = "key.", "state."
+"""What the names of a segment's columns begin with: a key's, and a variable's."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What every task of a stateful operator knows of it, for ever."""
+
+    operator: str
+    function: Stateful
+    key: tuple[str, ...]
+    input: pa.Schema
+    shards: int
+    seeds: tuple[int, int]
+    folder: str
+    ttl_us: int | None = None
+    time: str | None = None
+    closes: bool = False
+    migrate: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+    @property
+    def arriving(self) -> pa.Schema:
+        """Of the records that are sent to it: with the identity of their key."""
+        return pa.schema([*self.input, pa.field(HASH, pa.uint64()), pa.field(HASH2, pa.uint64())])
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Of a segment's rows: the key's identity, the key, and the variables."""
+        keys = [pa.field(KEY + name, self.input.field(name).type) for name in self.key]
+        variables = [pa.field(STATE + field.name, field.type) for field in self.function.variables]
+        return pa.schema([*OWN, *keys, *variables])
+
+    @cached_property
+    def timers(self) -> tuple[str | None, str | None]:
+        named = self.function.event_timer, self.function.clock_timer
+        return tuple(None if name is None else STATE + name for name in named)  # type: ignore[return-value]
+
+    def identities(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """The identity of every row's key."""
+        one, two = self.seeds
+        return key_hashes(rows, self.key, one), key_hashes(rows, self.key, two)
+
+    def fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows that were written by an older declaration, as the user's migration makes them."""
+        if rows.schema.equals(self.schema):
+            return rows
+        if self.migrate is None:
+            raise RunError(f"operator {self.operator!r}: its state was declared otherwise, and no migration is given")
+        variables = self.function.variables
+        gone = rows.column(GONE).to_pylist()
+        migrated = [{} if dead else self.migrate(row) for row, dead in zip(as_python(_part(rows, STATE)), gone, strict=True)]
+        new = to_batch([{name: row.get(name) for name in variables.names} for row in migrated], variables)
+        own = rows.select([name for name in self.schema.names if not name.startswith(STATE)])
+        return pa.RecordBatch.from_arrays([*own.columns, *new.columns], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class Version:
+    """The state that a batch begins with, and its time: the same when the batch is run again."""
+
+    files: tuple[str, ...]  # the newest first
+    now: int
+    watermark: int | None = None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Version:
+        return cls(tuple(document["files"]), document["now"], document["watermark"])
+
+
+@dataclass
+class Receipt:
+    """What a task did to the state: the file that it wrote, and what it took."""
+
+    operator: str
+    task: int
+    file: dict[str, Any] | None = None
+    shards: list[int] = field(default_factory=list)  # of which something changed
+    added: int = 0
+    removed: int = 0
+    late: int = 0
+    load_s: float = 0.0
+    commit_s: float = 0.0
+    groups: int = 0
+    seconds: dict[int, float] = field(default_factory=dict)  # what each shard's keys took
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a group of a task's keys gave: the output, and the records that are to go elsewhere."""
+
+    output: pa.RecordBatch | None
+    failed: Sequence[tuple[pa.RecordBatch, Exception]]
+
+
+class Stepping:
+    """A stateful operator in one task of one batch."""
+
+    def __init__(self, kept: Kept, version: Version, owned: npt.NDArray[np.bool_], path: Path, task: int) -> None:
+        """``owned``: by shard, whether it is this task's in this batch."""
+        self._kept, self._version, self._owned, self._path = kept, version, owned, path
+        self._segments: list[Segment] = [opened(f"{kept.folder}/{name}") for name in version.files]
+        self._writer: Writer | None = None
+        self.receipt = Receipt(kept.operator, task)
+        self.late: pa.RecordBatch | None = None
+
+    def run(self, records: pa.RecordBatch) -> Iterator[Outcome]:
+        """Make all steps, group by group, and write what changed."""
+        records = self._in_time(records)
+        one, two = records.column(HASH).to_numpy(), records.column(HASH2).to_numpy()
+        records = records.select(self._kept.input.names)
+        of_shard = shards_of(one, self._kept.shards)
+        self._check_owned(of_shard)
+        calling = self._called()
+        calling_shards = shards_of(calling.one, self._kept.shards)
+        for shards in self._groups(np.union1d(of_shard, calling_shards)):
+            mine = np.flatnonzero((of_shard >= shards[0]) & (of_shard <= shards[-1]))
+            called = calling.take((calling_shards >= shards[0]) & (calling_shards <= shards[-1]))
+            yield self._group(records.take(pa.array(mine)) if len(mine) < len(one) else records, one[mine], two[mine], called)
+        begin = time.perf_counter()
+        if self._writer is not None:
+            self.receipt.file = self._writer.finish()
+        self.receipt.commit_s += time.perf_counter() - begin
+
+    def _in_time(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Without the records that come too late, which are counted, and kept for whoever wants them."""
+        column, watermark = self._kept.time, self._version.watermark
+        if column is None or watermark is None or not records.num_rows:
+            return records
+        times = microseconds(records.column(column))
+        late = pc.fill_null((pc.less_equal if self._kept.closes else pc.less)(times, watermark), False)
+        self.late = records.filter(late)
+        self.receipt.late = self.late.num_rows
+        return records.filter(pc.invert(late)) if self.late.num_rows else records
+
+    def _check_owned(self, shards: npt.NDArray[np.int64]) -> None:
+        """No two tasks own a shard in one batch: a record that is here by mistake would change state that another task has."""
+        astray = ~self._owned[shards]
+        if astray.any():
+            shard = int(shards[astray][0])
+            raise RunError(
+                f"operator {self._kept.operator!r}: task {self.receipt.task} got a record of shard {shard}, which is another"
+                " task's in this batch; nothing of the batch was committed"
+            )
+
+    def _called(self) -> Identities:
+        """The keys of this task that may have a timer that has come."""
+        ones, twos = [], []
+        limits = self._version.watermark, self._version.now
+        for alarm, (column, limit) in enumerate(zip(self._kept.timers, limits, strict=True)):
+            if column is not None and limit is not None:
+                found = lookup.due(self._segments, column, limit, bool(alarm))
+                ones.append(found.one)
+                twos.append(found.two)
+        if not ones:
+            return Identities(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+        every = lookup.distinct(np.concatenate(ones), np.concatenate(twos))[0]
+        return every.take(self._owned[shards_of(every.one, self._kept.shards)])
+
+    def _groups(self, shards: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+        """The shards that something is to be done for, in groups whose state fits in memory."""
+        if not len(shards):
+            return
+        size = sum(segment.size for segment in self._segments) / self._kept.shards
+        count = max(1, int(GROUP_BYTES // max(1.0, size)))
+        for begin in range(0, len(shards), count):
+            self.receipt.groups += 1
+            yield shards[begin : begin + count]
+
+    def _group(
+        self, records: pa.RecordBatch, one: npt.NDArray[np.uint64], two: npt.NDArray[np.uint64], called: Identities
+    ) -> Outcome:
+        every, first, of = lookup.distinct(np.concatenate([one, called.one]), np.concatenate([two, called.two]))
+        begin = time.perf_counter()
+        rows, known = lookup.newest(self._segments, every, self._kept.schema, self._kept.fitted)
+        self.receipt.load_s += time.perf_counter() - begin
+        present, known = known, self._living(rows, known)
+        heard = np.zeros(len(every), dtype=np.bool_)
+        heard[of[: len(one)]] = True
+        due = self._due(rows, known)
+        worked = heard | due
+        if not worked.all():  # a timer that an older row had
+            kept = np.flatnonzero(worked)
+            renumbered = np.cumsum(worked) - 1
+            rows, known, due, every, first = rows.take(pa.array(kept)), known[kept], due[kept], every.take(kept), first[kept]
+            heard, present, of = heard[kept], present[kept], renumbered[of]
+        group = Group(
+            self._keys(records, rows, heard, first), known, _part(rows, STATE), records, of[: len(one)], due,
+            self._version.now, self._version.watermark,
+        )  # fmt: skip
+        begin = time.perf_counter()
+        step = self._kept.function.step(group)
+        self._count(step, every, time.perf_counter() - begin, of[: len(one)])
+        self._write(step, group, every, present)
+        failed = [(records.filter(pa.array(group.of == key)), error) for key, error in step.failed]
+        return Outcome(step.output, failed)
+
+    def _living(self, rows: pa.RecordBatch, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Without the keys that were not written to for longer than they are to be kept."""
+        if self._kept.ttl_us is None:
+            return known
+        touched = rows.column(TOUCHED).fill_null(0).to_numpy(zero_copy_only=False)
+        living: npt.NDArray[np.bool_] = known & (touched + self._kept.ttl_us >= self._version.now)
+        return living
+
+    def _due(self, rows: pa.RecordBatch, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        due = np.zeros(len(known), dtype=np.bool_)
+        for column, limit in zip(self._kept.timers, (self._version.watermark, self._version.now), strict=True):
+            if column is not None and limit is not None:
+                due |= rows.column(column).fill_null(limit + 1).to_numpy(zero_copy_only=False) <= limit
+        return due & known
+
+    def _keys(self, records: pa.RecordBatch, rows: pa.RecordBatch, heard: npt.NDArray[np.bool_], first: Any) -> pa.RecordBatch:
+        """The keys themselves: of a record where there is one, else as they were stored."""
+        stored = _part(rows, KEY)
+        if not heard.any():
+            return stored
+        said = records.select(list(self._kept.key)).cast(stored.schema)
+        if heard.all():
+            return said.take(pa.array(first))
+        places = np.where(heard, first, np.arange(len(heard)) + said.num_rows)
+        return pa.concat_batches([said, stored]).take(pa.array(places))
+
+    def _count(self, step: Step, every: Identities, took_s: float, of: npt.NDArray[np.int64]) -> None:
+        """What each shard took: as measured, or in proportion to its records."""
+        shards = shards_of(every.one, self._kept.shards)
+        if step.seconds is not None:
+            cost = step.seconds
+        else:
+            rows = np.bincount(of, minlength=len(every)).astype(np.float64) + 1.0
+            cost = rows * (took_s / float(rows.sum()))
+        per_shard = np.bincount(shards, cost, minlength=self._kept.shards)
+        for shard in np.flatnonzero(per_shard).tolist():
+            self.receipt.seconds[shard] = self.receipt.seconds.get(shard, 0.0) + float(per_shard[shard])
+
+    def _write(self, step: Step, group: Group, every: Identities, present: npt.NDArray[np.bool_]) -> None:
+        """``present``: whether there is a row, be it one of a key that was kept for long enough."""
+        changed = step.changed & (present | ~step.gone)  # what was never there need not be forgotten
+        if not changed.any():
+            return
+        begin = time.perf_counter()
+        own = [every.one, every.two, step.gone, np.full(len(every), self._version.now)]
+        columns = [pa.array(column, field.type) for column, field in zip(own, OWN, strict=True)]
+        every_row = pa.RecordBatch.from_arrays([*columns, *group.keys.columns, *step.new.columns], schema=self._kept.schema)
+        rows = every_row if changed.all() else every_row.take(pa.array(np.flatnonzero(changed)))
+        if self._writer is None:
+            self._writer = Writer(self._path, self._kept.schema, self._kept.shards, self._kept.timers)
+        self._writer.add(rows)
+        self.receipt.added += int((changed & ~present & ~step.gone).sum())
+        self.receipt.removed += int((changed & present & step.gone).sum())
+        self.receipt.shards += np.unique(shards_of(every.one[changed], self._kept.shards)).tolist()
+        self.receipt.commit_s += time.perf_counter() - begin
+
+
+def _part(rows: pa.RecordBatch, prefix: str) -> pa.RecordBatch:
+    """The columns whose names begin so, without that."""
+    named = [name for name in rows.schema.names if name.startswith(prefix)]
+    return rows.select(named).rename_columns([name.removeprefix(prefix) for name in named])
