@@ -236,15 +236,17 @@ def test_objects_that_can_be_called_are_functions_too() -> None:
 
 
 def test_stateful_operators_have_their_place_in_the_model() -> None:
-    class Count:
-        def process(self, key: str, records: list[Trip]) -> Iterator[Priced]:
+    class CountTrips(st.Processor):
+        def process(self, key: str, records: list[Trip], state: st.State) -> Iterator[Priced]:
             yield Priced(key, len(records))
 
-    built = trips().key_by("route").stateful(Count(), shards=16).to(st.sink.discard()).named("t")
-    operator = built["Count"]
-    assert (operator.kind, operator.key, operator.grouping) == (Kind.STATEFUL, ("route",), "hash")
-    assert operator.state is not None
-    assert operator.state.shards == 16
+    for given in (CountTrips, CountTrips()):
+        built = trips().key_by("route").stateful(given, shards=16).to(st.sink.discard()).named("t")
+        operator = built["count-trips"]
+        assert (operator.kind, operator.key, operator.grouping) == (Kind.STATEFUL, ("route",), "shards")
+        assert operator.state is not None
+        assert operator.state.shards == 16
+        assert built.stateful == (operator,)
 
 
 # Shown
