@@ -29,7 +29,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.shuffle.io.retryWait": "1s",
     "spark.ui.enabled": "false",  # Spark's pages would be open to the network
     "spark.ui.showConsoleProgress": "false",
-    # else tasks of SQL, as those of sources, have a daemon and workers of their own: twice the memory, twice the start of Python
+    # else tasks of SQL, as those of sources, have a daemon and workers of their own: twice the memory, and the start of Python
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }  # fmt: skip
 
