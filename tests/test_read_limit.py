@@ -205,3 +205,18 @@ def test_the_floor_is_what_no_batch_undercuts() -> None:
     assert floor_s([*timed(0.4, 0.0001, *sizes), (1000, 15.0)]) == pytest.approx(0.4, rel=0.1)
     assert floor_s([(10, 0.4)] * 4) is None
     assert floor_s([]) is None
+
+
+def test_three_times_the_tasks_read_three_times_as_much_at_once() -> None:
+    """0.2 s + 20 ms a record, 5 s: 2·(0.2 + 0.02·n) ≤ 0.8·5 allows 90 records; with a third of the 20 ms, 270."""
+    rule = ReadLimit(target_s=5.0)
+    state, limit = rule.decide(rule.initial(), [(n, 0.2 + 0.02 * n) for n in (40, 60, 80, 90, 70, 50, 90)])
+    assert limit is not None and 80 <= limit <= 100
+    wider, same = rule.widened(state, 3.0), rule.widened(state, 1.0)
+    assert 240 <= (rule.decide(wider, ())[1] or 0) <= 300
+    assert same is state
+    assert rule.widened(rule.initial(), 3.0) == rule.initial()
+    state, limit = rule.decide(wider, [(n, 0.2 + 0.02 / 3 * n) for n in (200, 250)])
+    assert limit is not None and 240 <= limit <= 300
+    back = rule.decide(rule.widened(state, 1 / 3), ())[1]
+    assert back is not None and 80 <= back <= 110

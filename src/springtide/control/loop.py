@@ -80,6 +80,7 @@ class ControlLoop:
         self._work: Mapping[str, float] = {}
         self._batches = 0
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
+        self._usable = 0  # slots that the last plan could use
         self._failing = False
         self._started = self._last = clock()
         self._stopped = threading.Event()
@@ -240,15 +241,17 @@ class ControlLoop:
             widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before
         shed_after = None if self._shedding is None else self._shedding.after(snapshot)
         actions = tuple(request.action for request in requests if isinstance(request.action, Scale | Migrate))
-        limit = self._next_limit(snapshot)
+        limit = self._next_limit(snapshot, usable)
         return Plan(granted, slots, widths, limit, self._trigger_s, shed_after_s=shed_after, actions=actions)
 
-    def _next_limit(self, snapshot: Snapshot | None) -> int | None:
+    def _next_limit(self, snapshot: Snapshot | None, usable: int) -> int | None:
         if self._read_limit is None:
             return None
         batches, arriving = (snapshot.batches, self._arriving(snapshot)) if snapshot else ((), None)
-        self._limit_state, limit = self._read_limit.decide(self._limit_state, batches, arriving)
-        return limit
+        before, self._usable = self._usable or usable, usable
+        learned, limit = self._read_limit.decide(self._limit_state, batches, arriving)
+        self._limit_state = self._read_limit.widened(learned, usable / before)
+        return limit if usable == before else self._read_limit.decide(self._limit_state, (), arriving)[1]
 
     def _arriving(self, snapshot: Snapshot) -> float | None:
         """Records/s that came, which under a backlog are not those that were read: a throughput would feed on itself."""

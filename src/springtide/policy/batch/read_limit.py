@@ -115,6 +115,17 @@ class ReadLimit:
             state = _learned(state, fresh)
         return state, None if self.target_s is None else self._limit(state, rate)
 
+    def widened(self, state: State, factor: float) -> State:
+        """What was learned, for batches that run in so many times as many tasks: what is of records takes that much less.
+
+        With three times the executors, a limit from before would leave two of three idle until batches have told.
+        """
+        fixed, each = state.get("fixed_s"), state.get("per_record_s")
+        if fixed is None or each is None or factor == 1.0:
+            return state
+        recent = [[n, fixed + (t - fixed) / factor if t > fixed else t] for n, t in state["recent"]]
+        return {**state, "recent": recent, "per_record_s": each / factor}
+
     def _limit(self, state: State, rate: float | None) -> int:
         fixed, each = state.get("fixed_s"), state.get("per_record_s")
         if fixed is None or each is None:

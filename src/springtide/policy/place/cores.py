@@ -1,0 +1,198 @@
+"""Which cores each executor gets: as many as were granted, with as little state moved as will do, and near where its data is.
+
+Source: Wang et al.: "Elasticutor: rapid elasticity for realtime stateful stream processing", SIGMOD 2019, section 4.2, algorithm
+1. Node i has c_i cores, x_ij of them belong to executor j, whose main process is on its home node; X_j = Σ_i x_ij. An executor's
+state s_j is spread evenly over its cores, so that one core more on node i brings C⁺ = s_j·(X_j − x_ij) / (X_j·(X_j + 1)) bytes
+over the network, and one fewer C⁻ = s_j·(X_j − x_ij) / (X_j·(X_j − 1)). Executors that take in and put out more than φ bytes per
+second and core get cores of their home node only; where that cannot be had, φ is doubled.
+
+Read so: the neediest in data come first (the paper's pseudo-code says ascending, its text descending); cores are taken from those
+that have more than was granted, and from nobody where they are free, at no cost; the last core is never taken (C⁻ would divide
+by 0), and the first one is had at no cost (C⁺ would too). φ above the greatest data intensity excludes nobody, so doubling ends
+there at the latest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.errors import OptionError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+PHI = 512 * 1024.0
+"""φ: bytes per second and core, above which an executor counts as data-intensive."""
+NOBODY = -1
+"""The donor of a free core."""
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """``cores``: x, a row for each node and a column for each executor. ``phi``: the one that was kept to; infinite: none."""
+
+    cores: Ints
+    phi: float
+
+
+def assign(
+    granted: Ints, cores: Ints, capacity: Ints, home: Ints, state: Floats, intensity: Floats, phi: float = PHI,
+    from_any: bool = False,
+) -> Assigned:  # fmt: skip
+    """At least ``granted`` cores for every executor, from the ``cores`` that they have now.
+
+    ``capacity``: c of every node. ``home``, ``state`` (bytes) and ``intensity`` (bytes per second and core): of every executor.
+    ``from_any``: a data-intensive executor may take from any that is not, as line 7 of the algorithm has it; who falls below its
+    grant by that is served later. An executor that has more than its grant keeps what nobody needs.
+
+    >>> two = np.array([[3, 1], [0, 0]])  # nodes × executors; node 1 is free
+    >>> one_more = np.array([3, 2])
+    >>> assign(one_more, two, np.array([5, 4]), np.array([0, 1]), np.array([9e6, 9e6]), np.zeros(2)).cores.tolist()
+    [[3, 2], [0, 0]]
+    """
+    _check(granted, cores, capacity)
+    greatest = float(intensity.max(initial=0.0))
+    if not np.isfinite(greatest) or not phi > 0:
+        raise OptionError(f"data intensities must be finite and φ above 0 bytes/s; they are {greatest} and {phi}")
+    while True:
+        intensive = intensity > phi
+        found = _attempt(granted, cores, capacity, home, state, intensity, intensive, from_any)
+        if found is not None:
+            return Assigned(found, phi)
+        while phi < greatest and (intensive == (intensity > phi)).all():
+            phi *= 2  # until it excludes fewer: the same ones would fail again
+
+
+def naive(granted: Ints, cores: Ints, capacity: Ints, rng: np.random.Generator) -> Assigned:
+    """The same without regard to state and data: whoever needs a core gets any that is free or that another need not have.
+
+    This is ``naive-EC`` of section 5.4.
+    """
+    _check(granted, cores, capacity)
+    nodes = np.arange(len(capacity))
+    found, have = cores.copy(), cores.sum(axis=0)
+    spare = [np.repeat(nodes, capacity - cores.sum(axis=1))]
+    donors = [np.full(len(spare[0]), NOBODY)]
+    for j in np.flatnonzero(have > granted):
+        spare.append(rng.permutation(np.repeat(nodes, cores[:, j]))[: have[j] - granted[j]])
+        donors.append(np.full(len(spare[-1]), j))
+    needed = np.repeat(np.arange(len(granted)), np.maximum(granted - have, 0))
+    chosen = rng.permutation(sum(map(len, spare)))[: len(needed)]
+    at, donor = np.concatenate(spare)[chosen], np.concatenate(donors)[chosen]
+    np.add.at(found, (at, needed), 1)
+    np.subtract.at(found, (at[donor != NOBODY], donor[donor != NOBODY]), 1)
+    return Assigned(found, np.inf)
+
+
+def migration_cost(before: Ints, after: Ints, state: Floats) -> float:
+    """C(X|X̃): the bytes that leave a node, each executor's state being spread evenly over its cores before and after.
+
+    >>> migration_cost(np.array([[2], [2]]), np.array([[2], [3]]), np.array([100.0]))  # node 0 has a half, then two fifths
+    10.0
+    """
+    shares = [cores / np.maximum(cores.sum(axis=0), 1) for cores in (before, after)]
+    return float((state * np.maximum(shares[0] - shares[1], 0.0)).sum().round(6))
+
+
+def _check(granted: Ints, cores: Ints, capacity: Ints) -> None:
+    if (granted < 1).any():
+        raise OptionError(f"every executor needs a core; granted: {granted.tolist()}")
+    if granted.sum() > capacity.sum():
+        raise OptionError(f"{granted.sum()} cores are granted and there are {capacity.sum()}; grant fewer")
+    over = np.flatnonzero(cores.sum(axis=1) > capacity)
+    if len(over):
+        i = int(over[0])
+        raise OptionError(f"node {i} has {capacity[i]} cores and {cores[i].sum()} of them are in use")
+
+
+def _attempt(
+    granted: Ints, cores: Ints, capacity: Ints, home: Ints, state: Floats, intensity: Floats, intensive: npt.NDArray[np.bool_],
+    from_any: bool,
+) -> Ints | None:  # fmt: skip
+    """Algorithm 1 for one φ; None where it fails."""
+    market = _Market(granted, cores, capacity, state)
+    needy = list(np.flatnonzero(market.have < granted))
+    needy.sort(key=lambda j: -intensity[j])
+    while needy:
+        j = int(needy.pop(0))
+        while market.have[j] < granted[j]:
+            if intensive[j]:
+                donor = market.local(home[j], ~intensive if from_any else None)
+                node = int(home[j])
+            else:
+                node, donor = market.anywhere(j, int(home[j]))
+            if donor is None:
+                return None
+            market.trade(node, donor, j)
+            if donor != NOBODY and market.have[donor] < granted[donor] and donor not in needy:
+                needy.append(donor)  # from_any: it is not data-intensive, so those who are come before it
+    return market.cores
+
+
+class _Market:
+    """Who has which cores, and what it costs to take one: an entry for every node and executor that has cores there.
+
+    There are no more entries than cores, and a trade changes those of one donor only: 1,000 nodes are no trouble.
+    """
+
+    def __init__(self, granted: Ints, cores: Ints, capacity: Ints, state: Floats) -> None:
+        self.granted, self.state = granted, state
+        self.cores, self.have = cores.copy(), cores.sum(axis=0)
+        self.free = capacity - cores.sum(axis=1)
+        self._node, self._owner = np.nonzero(cores)
+        self._begins = np.searchsorted(self._node, np.arange(len(capacity) + 1))
+        self._cost = self._loss(np.arange(len(self._node)))  # C⁻, infinite for those who have no core too many
+        self._spare = self.have > granted
+        self._cost[~self._spare[self._owner]] = np.inf
+
+    def _loss(self, entries: Ints) -> Floats:
+        """C⁻; infinite at the last core, and where none is left."""
+        own, here = self._owner[entries], self.cores[self._node[entries], self._owner[entries]]
+        have = self.have[own]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            loss = self.state[own] * (have - here) / (have * (have - 1))
+        return np.where((have > 1) & (here > 0), loss, np.inf)
+
+    def local(self, node: int, donors: npt.NDArray[np.bool_] | None) -> int | None:
+        """Who gives up a core of this node at the least cost: one who has too many, or any of the ``donors``."""
+        if self.free[node] > 0:
+            return NOBODY
+        entries = np.arange(self._begins[node], self._begins[node + 1])
+        costs = self._cost[entries]
+        if donors is not None:
+            costs = np.where(donors[self._owner[entries]], self._loss(entries), costs)
+        best = int(costs.argmin()) if len(costs) else -1
+        return int(self._owner[entries[best]]) if best >= 0 and costs[best] < np.inf else None
+
+    def anywhere(self, j: int, home: int) -> tuple[int, int | None]:
+        """The node and the donor with the least C⁻ + C⁺; at the same cost a free core, and one at home, come first."""
+        have = self.have[j]
+        gain = self.state[j] * (have - self.cores[:, j]) / (have * (have + 1)) if have else np.zeros(len(self.free))
+        empty = np.where(self.free > 0, gain, np.inf)
+        node = home if empty[home] <= empty.min() else int(empty.argmin())
+        cost, donor = empty[node], NOBODY if empty[node] < np.inf else None
+        if len(self._cost):
+            total = self._cost + gain[self._node]
+            best = int(total.argmin())
+            if total[best] < cost:
+                node, donor, cost = int(self._node[best]), int(self._owner[best]), total[best]
+        if node != home and donor is not None:
+            there = self.local(home, None)
+            entry = slice(self._begins[home], self._begins[home + 1])
+            if there is not None and there != NOBODY and self._cost[entry].min() + gain[home] <= cost:
+                return home, there
+        return node, donor
+
+    def trade(self, node: int, donor: int, j: int) -> None:
+        self.cores[node, j] += 1
+        self.have[j] += 1
+        if donor == NOBODY:
+            self.free[node] -= 1
+            return
+        self.cores[node, donor] -= 1
+        self.have[donor] -= 1
+        entries = np.flatnonzero(self._owner == donor)
+        self._cost[entries] = self._loss(entries) if self.have[donor] > self.granted[donor] else np.inf
