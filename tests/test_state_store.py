@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
@@ -17,13 +16,11 @@ from hypothesis import strategies as some
 import springtide as st
 from springtide.errors import CheckpointError, RunError
 from springtide.model import schema as schemas
-from springtide.policy.group.shards import shards_of
 from springtide.policy.shard.balance import spread
 from springtide.spark.state import segment
-from springtide.spark.state.catalog import Catalog, File
-from springtide.spark.state.compact import merge
 from springtide.spark.state.per_key import PerKey
 from springtide.spark.state.stepping import Kept, Stepping, Version
+from state_machine import Machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,63 +62,14 @@ def kept_in(folder: Path, processor: Any = None, **options: Any) -> Kept:
     return Kept("remember", function, ("key",), EVENTS, options.pop("shards", 16), (11, 22), str(folder), **options)
 
 
-class Machine:
-    """A driver and its tasks in miniature: what is committed is the catalog, and nothing else."""
+def contents(machine: Machine) -> dict[str, Any]:
+    return {
+        row["key.key"]: (row["state.total"], row["state.numbers"], dict(row["state.times"])) for row in machine.rows()
+    }  # fmt: skip
 
-    def __init__(self, kept: Kept) -> None:
-        self.kept, self.catalog, self.batch, self.attempts, self.now = kept, Catalog(), 0, 0, 1_000_000
 
-    def arriving(self, events: list[Event]) -> pa.RecordBatch:
-        rows = pa.RecordBatch.from_pylist([vars(event) for event in events], schema=EVENTS)
-        one, two = self.kept.identities(rows)
-        return pa.RecordBatch.from_arrays([*rows.columns, pa.array(one), pa.array(two)], schema=self.kept.arriving)
-
-    def attempt(self, events: list[Event], owner: Any, width: int, watermark: int | None = None) -> tuple[list[Any], list[Any]]:
-        """Run all tasks of the batch; nothing is committed."""
-        rows = self.arriving(events)
-        tasks = owner[shards_of(rows.column(segment.HASH).to_numpy(), self.kept.shards)]
-        files = tuple(file.name for run in self.catalog.runs for file in run.files)
-        receipts: list[Any] = []
-        output: list[Any] = []
-        for task in range(width):
-            self.attempts += 1
-            path = Path(self.kept.folder) / f"{self.batch:08d}-000001-{task}-{self.attempts}.state"
-            stepping = Stepping(self.kept, Version(files, self.now, watermark), owner == task, path, task)
-            for outcome in stepping.run(rows.take(pa.array(np.flatnonzero(tasks == task)))):
-                output += outcome.output.to_pylist() if outcome.output is not None else []
-                assert not outcome.failed
-            receipts.append(vars(stepping.receipt))
-        return receipts, output
-
-    def commit(self, receipts: list[Any]) -> None:
-        self.catalog = Catalog.from_json(self.catalog.after(self.batch, receipts).to_json())
-        self.batch += 1
-        self.now += 1_000_000
-
-    def merge(self, count: int) -> None:
-        runs = self.catalog.runs[:count]
-        if not runs:
-            return
-        self.attempts += 1
-        target = Path(self.kept.folder) / f"m{self.attempts}.state"
-        names = [file.name for run in runs for file in run.files]
-        merged = merge(self.kept, names, target, runs[-1] == self.catalog.runs[-1], self.now)
-        files = () if merged["file"] is None else (File(**merged["file"]),)
-        self.catalog = self.catalog.merged(runs, files, merged["expired"])
-
-    def contents(self) -> dict[str, Any]:
-        """All that is remembered, by reading every file as a merge does."""
-        copy = Machine(self.kept)
-        copy.catalog, copy.attempts, copy.now = self.catalog, self.attempts + 1_000, self.now
-        copy.merge(len(self.catalog.runs))
-        self.attempts = copy.attempts
-        found: dict[str, Any] = {}
-        for run in copy.catalog.runs:
-            for file in run.files:
-                part = segment.Segment(f"{self.kept.folder}/{file.name}")
-                for row in (row for number in range(len(part.chunks)) for row in part.read(number).to_pylist()):
-                    found[row["key.key"]] = (row["state.total"], row["state.numbers"], dict(row["state.times"]))
-        return found
+def rows_of(events: list[Event]) -> list[dict[str, Any]]:
+    return [vars(event) for event in events]
 
 
 def expected(model: dict[str, list[int]], events: list[Event]) -> list[tuple[str, int]]:
@@ -153,37 +101,37 @@ def test_random_plans_crashes_and_retries_leave_what_a_dict_has(tmp_path_factory
     for batch, width, fate, seed in history:
         owner = np.array([random.Random(seed + i).randrange(width) for i in range(16)])
         if fate == "lost":  # the attempt wrote its files, and then everything died
-            machine.attempt(batch, owner, width)
+            machine.attempt(rows_of(batch), owner, width)
             owner = spread(16, width)
-        receipts, output = machine.attempt(batch, owner, width)
+        receipts, output = machine.attempt(rows_of(batch), owner, width)
         if fate == "retried":  # both wrote the same; the second counts
-            assert machine.attempt(batch, owner, width)[1] == output
-            receipts, output = machine.attempt(batch, owner, width)
+            assert machine.attempt(rows_of(batch), owner, width)[1] == output
+            receipts, output = machine.attempt(rows_of(batch), owner, width)
         told = sorted((row["key"], row["total"]) for row in output)
         assert told == expected(model, batch)
         machine.commit(receipts)
         if fate == "merge":
             machine.merge(seed % (len(machine.catalog.runs) + 1))
         assert machine.catalog.keys == len(model)
-    assert machine.contents() == as_stored(model)
+    assert contents(machine) == as_stored(model)
 
 
 def test_merging_as_it_is_due_keeps_the_runs_few(tmp_path: Path) -> None:
     machine, model, chance = Machine(kept_in(tmp_path)), dict[str, list[int]](), random.Random(3)
     for _ in range(150):
         batch = [Event(f"k{chance.randrange(60)}", chance.randrange(5)) for _ in range(8)]
-        receipts, _ = machine.attempt(batch, spread(16, 2), 2)
+        receipts, _ = machine.attempt(rows_of(batch), spread(16, 2), 2)
         machine.commit(receipts)
         expected(model, batch)
         due = machine.catalog.merge_due()
         machine.merge(len(due))
         assert len(machine.catalog.runs) <= 20
-    assert machine.contents() == as_stored(model)
+    assert contents(machine) == as_stored(model)
 
 
 def test_a_record_in_a_task_that_does_not_own_its_shard_is_refused(tmp_path: Path) -> None:
     machine = Machine(kept_in(tmp_path))
-    rows = machine.arriving([Event("a", 1)])
+    rows = machine.arriving(rows_of([Event("a", 1)]))
     stepping = Stepping(machine.kept, Version((), 0), np.zeros(16, dtype=np.bool_), tmp_path / "x.state", 3)
     with pytest.raises(RunError, match=r"'remember': task 3 got a record of shard \d+, which is another task's"):
         list(stepping.run(rows))
@@ -199,7 +147,7 @@ def test_a_key_that_nothing_came_for_is_forgotten(tmp_path: Path) -> None:
         [Event("a", 1)],
         [Event("a", 1), Event("b", 5)],
     ):
-        receipts, output = machine.attempt(batch, spread(16, 1), 1)
+        receipts, output = machine.attempt(rows_of(batch), spread(16, 1), 1)
         machine.commit(receipts)
     assert {row["key"]: row["total"] for row in output} == {"a": 5, "b": 5}  # b began anew, 4 s after its first record
     assert machine.catalog.keys == 2
@@ -218,21 +166,17 @@ def test_a_failing_key_keeps_its_state_and_the_others_go_on(tmp_path: Path) -> N
                 state.total = "eight"
 
     machine = Machine(kept_in(tmp_path, Fussy()))
-    machine.commit(machine.attempt([Event("a", 1), Event("b", 1), Event("c", 1)], spread(16, 1), 1)[0])
-    rows = machine.arriving([Event("a", 7), Event("b", 2), Event("c", 8)])
-    files = tuple(file.name for run in machine.catalog.runs for file in run.files)
-    stepping = Stepping(machine.kept, Version(files, 0), np.ones(16, dtype=np.bool_), tmp_path / "9.state", 0)
-    (outcome,) = stepping.run(rows)
-    failed = {(rows.to_pylist()[0]["key"], type(error)) for rows, error in outcome.failed}
-    assert {key for key, _ in failed} == {"a", "c"}
-    assert outcome.output is not None and outcome.output.column("key").to_pylist() == ["b"]
-    machine.commit([vars(stepping.receipt)])
-    assert {key: total for key, (total, _, _) in machine.contents().items()} == {"a": 1, "b": 3, "c": 1}
+    machine.commit(machine.attempt(rows_of([Event("a", 1), Event("b", 1), Event("c", 1)]), spread(16, 1), 1)[0])
+    receipts, output = machine.attempt(rows_of([Event("a", 7), Event("b", 2), Event("c", 8)]))
+    assert {row["key"] for row, _ in machine.failed} == {"a", "c"}
+    assert [row["key"] for row in output] == ["b"]
+    machine.commit(receipts)
+    assert {key: total for key, (total, _, _) in contents(machine).items()} == {"a": 1, "b": 3, "c": 1}
 
 
 def test_damage_is_found_and_named(tmp_path: Path) -> None:
     machine = Machine(kept_in(tmp_path))
-    machine.commit(machine.attempt([Event(f"k{i}", i) for i in range(50)], spread(16, 1), 1)[0])
+    machine.commit(machine.attempt(rows_of([Event(f"k{i}", i) for i in range(50)]), spread(16, 1), 1)[0])
     (file,) = machine.catalog.runs[0].files
     whole = (tmp_path / file.name).read_bytes()
     for damaged in (

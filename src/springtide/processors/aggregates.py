@@ -93,8 +93,15 @@ def _summed(old: Columns, new: Columns) -> Columns:
     return [pc.coalesce(total, one, other) for total, one, other in zip(both, old, new, strict=True)]
 
 
-def _by_element(function: Callable[..., pa.Array]) -> Callable[[Columns, Columns], Columns]:
-    return lambda old, new: [function(one, other, skip_nulls=True) for one, other in zip(old, new, strict=True)]
+def _least(old: Columns, new: Columns) -> Columns:
+    """By comparing, because Arrow's own functions know no strings and no time zones."""
+    pairs = zip(old, new, strict=True)
+    return [pc.coalesce(pc.if_else(pc.less(other, one), other, one), one, other) for one, other in pairs]
+
+
+def _greatest(old: Columns, new: Columns) -> Columns:
+    pairs = zip(old, new, strict=True)
+    return [pc.coalesce(pc.if_else(pc.greater(other, one), other, one), one, other) for one, other in pairs]
 
 
 def _itself(kept: Columns) -> pa.Array:
@@ -157,12 +164,12 @@ def stddev(column: str) -> Aggregate:
 
 def min(column: str) -> Aggregate:
     """The least value of a column."""
-    return Aggregate("min", column, ("min",), _by_element(pc.min_element_wise), _itself)
+    return Aggregate("min", column, ("min",), _least, _itself)
 
 
 def max(column: str) -> Aggregate:
     """The greatest value of a column."""
-    return Aggregate("max", column, ("max",), _by_element(pc.max_element_wise), _itself)
+    return Aggregate("max", column, ("max",), _greatest, _itself)
 
 
 def first(column: str) -> Aggregate:

@@ -215,6 +215,8 @@ class Stepping:
             renumbered = np.cumsum(worked) - 1
             rows, known, due, every, first = rows.take(pa.array(kept)), known[kept], due[kept], every.take(kept), first[kept]
             heard, present, of = heard[kept], present[kept], renumbered[of]
+        if not len(every):
+            return Outcome(None, ())
         group = Group(
             self._keys(records, rows, heard, first), known, _part(rows, STATE), records, of[: len(one)], due,
             self._version.now, self._version.watermark,
