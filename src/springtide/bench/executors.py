@@ -2,8 +2,8 @@
 
 A standalone cluster of six executors with a core each, on this machine. A record is one call to something outside, which takes
 40 ms: its task waits, and burns nothing (``work: "wait"``); so six executors fit on two cores. The rate is that of a recorded
-trace, two swells of six minutes, scaled so that its peak keeps four of the six busy. Each side is an application of its own,
-with the same topology, target and settings. The first seconds, in which Python starts, do not count as late.
+trace, half as fast again, scaled so that its peak keeps four of the six busy. Each side is an application of its own, with the
+same topology, target and settings. The first seconds, in which Python starts, do not count as late.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INTERVAL_S = 5.0
 """Between two decisions. An executor takes 8 s to come, so there is no use in deciding much oftener."""
 WARM_S = 60.0
 FASTEST = 2.0
-SECONDS = 660.0
+SPEED = 1.5
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
@@ -80,21 +80,23 @@ NAMES = tuple(sides(1.0))
 
 
 def measure(
-    policies: Sequence[str] = NAMES, trace: str = "psps_sbac", data: str | None = None, speed: float = 1.0,
-    seconds: float = SECONDS, progress: TextIO = sys.stderr,
+    policies: Sequence[str] = NAMES, trace: str = "psps_sbac", data: str | None = None, speed: float = SPEED,
+    seconds: float | None = None, progress: TextIO = sys.stderr,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run the sides one after the other, each for so many seconds of the trace."""
+    """Run the sides one after the other, each for the whole trace, or for so many seconds of it."""
     for name in policies:
         if name not in NAMES:
             raise OptionError(f"no side {name!r}; {nearest(name, NAMES)}")
     if not 0 < speed <= FASTEST:
         raise OptionError(f"speed={speed:g} is not allowed; it is above 0 and at most {FASTEST:g}: faster is another load")
-    rate = scaled(named(trace, data), speed, seconds)
-    busy = CALL_S * rate.count(min(seconds, rate.end)) / min(seconds, rate.end)
+    whole = named(trace, data)
+    seconds = min(seconds or math.inf, whole.end / speed)
+    rate = scaled(whole, speed, seconds)
+    busy = CALL_S * rate.count(seconds) / seconds
     rows = []
     with tempfile.TemporaryDirectory(prefix="springtide-") as folder:
         for name in policies:
-            print(f"{name}: {min(seconds, rate.end):.0f} s", file=progress, flush=True)
+            print(f"{name}: {seconds:.0f} s", file=progress, flush=True)
             place = Path(folder) / name
             with standalone(place, cores=EXECUTORS) as master:
                 rows.append({"policy": name, **_run(sides(busy)[name], rate, master, place, seconds)})

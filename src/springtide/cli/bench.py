@@ -106,11 +106,11 @@ def decisions(as_json: bool) -> None:
 @click.option("--policies", help="Some of them only, with commas; each takes the trace's length, 11 minutes.")
 @click.option("--trace", default="psps_sbac", show_default=True, help="The load: a trace's name, or a CSV file.")
 @click.option("--data-dir", help="The folder of recorded traces; or set SPRINGTIDE_DATA.")
-@click.option("--speed", default=1.0, show_default=True, help="How fast the trace is played; at most twice.")
-@click.option("--seconds", default=660.0, show_default=True, help="How much of it is played, in seconds of this clock.")
+@click.option("--speed", default=1.5, show_default=True, help="How fast the trace is played; at most twice.")
+@click.option("--seconds", type=float, help="Only the beginning of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def executors(
-    policies: str | None, trace: str, data_dir: str | None, speed: float, seconds: float, as_json: bool
+    policies: str | None, trace: str, data_dir: str | None, speed: float, seconds: float | None, as_json: bool
 ) -> None:  # fmt: skip
     """Executors that follow a load, beside fixed ones and Spark's dynamic allocation, on a standalone cluster."""
     from springtide.cli.tables import executors_table
