@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from springtide.model.topology import Topology
 from springtide.policy.group.shards import shards_of
-from springtide.policy.shard.balance import spread
+from springtide.policy.shard import spread
 from springtide.spark.state import segment
 from springtide.spark.state.catalog import Catalog, File
 from springtide.spark.state.compact import merge

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 import springtide as st
 from springtide.errors import CheckpointError, RunError
 from springtide.model import schema as schemas
-from springtide.policy.shard.balance import spread
+from springtide.policy.shard import spread
 from springtide.spark.state import segment
 from springtide.spark.state.per_key import PerKey
 from springtide.spark.state.stepping import Kept, Stepping, Version

@@ -39,6 +39,7 @@ from springtide.policy.batch.shedding import Shedding
 from springtide.policy.chosen import named
 from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
+from springtide.policy.shard import Sharder
 from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
 from springtide.record.summary import summarise
@@ -81,6 +82,7 @@ def run(
     stop: threading.Event | None = None, guards: Sequence[str] = (), dry_run: bool = False,
     shed_after: str | float | None = None, queue_limit: int | None = None,
     executors: str | None = None, min_executors: int = 1, grant: str | None = None, managers: str = "",
+    sharding: str | Sharder = "balance",
 ) -> Result:  # fmt: skip
     """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
 
@@ -94,6 +96,7 @@ def run(
     ``fixed``; or left to ``spark``'s own dynamic allocation. The default is elastic, but fixed for a session that is handed in.
     ``grant``: hierarchical control, in which every operator has a manager of its own that asks the policy, and this policy,
     such as ``token-bucket``, says which requests are granted; ``managers``: their times, such as ``operators=10s, settle=30s``.
+    ``sharding``: which task has a shard of a stateful operator: ``balance``, such as ``balance:theta=1.1``, or ``fixed``.
     Everything that can be wrong is checked before Spark starts.
     """
     if not isinstance(topology, Topology):
@@ -115,6 +118,7 @@ def run(
     shedding = _shedding(topology, shed_after, queue_limit)
     ending_s = None if duration is None else seconds(duration, "duration")
     bounds = Bounds(max_slots)
+    sharder = named("shard", sharding) if isinstance(sharding, str) else sharding
     dynamic = _check_executors(executors, min_executors, max_slots)
     _need_spark()
     from springtide.spark import clusters
@@ -153,7 +157,7 @@ def run(
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
             target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), switch=switch, shedding=shedding,
             keep=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
-            grant=None if grant is None else named("grant", grant),
+            grant=None if grant is None else named("grant", grant), sharder=sharder,
         )  # fmt: skip
 
         def new_session() -> Any:

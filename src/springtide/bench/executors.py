@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import springtide as st
 from springtide.apps.traces import named
-from springtide.bench.standalone import EXECUTOR_CONF, standalone
+from springtide.bench.standalone import standalone, with_archive
 from springtide.errors import OptionError, nearest
 from springtide.model.rate import Rate
 from springtide.model.report import violation_ratio
@@ -95,11 +95,12 @@ def measure(
     busy = CALL_S * rate.count(seconds) / seconds
     rows = []
     with tempfile.TemporaryDirectory(prefix="springtide-") as folder:
+        conf = with_archive(Path(folder) / "classes")
         for name in policies:
             print(f"{name}: {seconds:.0f} s", file=progress, flush=True)
             place = Path(folder) / name
             with standalone(place, cores=EXECUTORS) as master:
-                rows.append({"policy": name, **_run(sides(busy)[name], rate, master, place, seconds)})
+                rows.append({"policy": name, **_run(sides(busy)[name], rate, master, place, seconds, conf)})
             print(rows[-1], file=progress, flush=True)
     return {
         "work": "wait",
@@ -128,13 +129,15 @@ def _called(call: Call) -> Call:
     return call
 
 
-def _run(side: Side, rate: Rate, master: str, place: Path, seconds: float) -> dict[str, Any]:
+def _run(
+    side: Side, rate: Rate, master: str, place: Path, seconds: float, conf: Mapping[str, str]
+) -> dict[str, Any]:  # fmt: skip
     calls = st.source.generate(_made, rate=rate)
     topology = calls.map(_called, name="call", parallelism=EXECUTORS).to(st.sink.discard()).named("calls")
     done = st.run(
         topology, policy=side.policy, settings=side.settings, max_slots=side.slots, target=TARGET_S, master=master,
         interval=INTERVAL_S, executors=side.executors, runs=place / "runs", duration=seconds,
-        conf={**EXECUTOR_CONF, "spark.cores.max": str(side.slots), **side.conf},
+        conf={**conf, "spark.cores.max": str(side.slots), **side.conf},
     )  # fmt: skip
     reports = RunFolder(done.folder).batches()
     latency, backlog = done.summary["latency_ms"], [report.backlog for report in reports]

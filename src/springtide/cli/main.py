@@ -1,4 +1,4 @@
-"""``springtide``: run, control, submit, simulate, calibrate, show, policies, doctor, papers, bench.
+"""``springtide``: run, control, submit, state, simulate, calibrate, show, policies, doctor, papers, bench.
 
 With ``--json`` standard output is exactly one JSON document; everything else goes to standard error. Exit codes: 0 also
 when a target was missed, 1 for a failure, 2 for wrong use.
@@ -20,6 +20,7 @@ from springtide.cli.compare import compare
 from springtide.cli.control import control
 from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
+from springtide.cli.state import state
 from springtide.cli.submit import submit
 from springtide.cli.train import train
 
@@ -57,6 +58,7 @@ def cli(verbose: bool) -> None:
     help="A parameter of the policy (state=FILE: what `springtide train` wrote), or of the grouping: grouping.NAME.",
 )
 @click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
+@click.option("--sharding", default="balance", show_default=True, help="Which task has a shard of a stateful operator.")
 @click.option("--target", help="Latency to size batches for, such as 2s.")
 @click.option("--trigger", default="0s", show_default=True, help="Least time between two batches.")
 @click.option("--interval", default="1s", show_default=True, help="Time between two decisions.")
@@ -142,6 +144,7 @@ def doctor(as_json: bool) -> None:
 
 cli.add_command(control)
 cli.add_command(submit)
+cli.add_command(state)
 cli.add_command(simulate)
 cli.add_command(compare)
 cli.add_command(train)

@@ -218,6 +218,7 @@ def policies_markdown(described: Sequence[Mapping[str, Any]]) -> str:
         "group": "Groupings: which task gets a record (`--grouping NAME --set grouping.PARAMETER=VALUE`)",
         "forecast": "Forecasters: how a series goes on; policies look ahead with them",
         "guard": "Guards: what stands between policy and plan (`--guard NAME:PARAMETER=VALUE,…`)",
+        "shard": "Sharding: which task has a shard of a stateful operator (`--sharding NAME:PARAMETER=VALUE,…`)",
         "grant": "Granting policies: which of the managers' proposals are carried out, in hierarchical control",
     }
     found = list(dict.fromkeys([*kinds, *(plugin["kind"] for plugin in described)]))

@@ -35,6 +35,7 @@ from springtide.policy.grant import GrantPolicy
 from springtide.policy.group import Route
 from springtide.policy.group.shards import OWNER
 from springtide.policy.scale import ScalePolicy, State
+from springtide.policy.shard import Sharder
 
 log = logging.getLogger("springtide.control")
 
@@ -56,7 +57,7 @@ class ControlLoop:
         routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None, target_s: float | None = None,
         starting_s: float | None = None, learned: State | None = None, keep: Callable[[State], None] | None = None,
         dry_run: bool = False, shedding: Shedding | None = None, switch: Switch | None = None,
-        grant: GrantPolicy | None = None,
+        grant: GrantPolicy | None = None, sharder: Sharder | None = None,
     ) -> None:  # fmt: skip
         """``learned``: the policy's state to begin with. ``keep`` is handed its state, now and then and at the end.
         ``dry_run``: decide and record, but leave the degrees as they are, with all slots in use. ``grant``: says which
@@ -66,7 +67,7 @@ class ControlLoop:
         self._clock, self._actuators, self._journal = clock, actuators, journal
         self._target_s, self._starting_s = target_s, starting_s
         self._routing = routing or Routing(topology, {}, None, clock)
-        self._sharding = Sharding(topology)
+        self._sharding = Sharding(topology, sharder)
         self._monitor: Measuring = monitor or Monitor(topology)
         self._rng = np.random.default_rng(seed)
         self._policy_state: State | None = learned

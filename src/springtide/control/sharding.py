@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 
@@ -9,7 +10,10 @@ import numpy as np
 
 from springtide.model.report import BatchReport
 from springtide.model.topology import Topology
-from springtide.policy.shard.balance import THETA, Loads, Owner, balanced, spread
+from springtide.policy.shard import Loads, Owner, Sharder, spread
+from springtide.policy.shard.balance import Balance
+
+log = logging.getLogger("springtide.control")
 
 NEWEST = 0.5
 """What the newest batch counts in a shard's load. Elasticutor takes the last second's; a batch may be shorter."""
@@ -18,9 +22,10 @@ NEWEST = 0.5
 class Sharding:
     """The shard maps of a run. A plan takes them as they are when its batch starts."""
 
-    def __init__(self, topology: Topology, theta: float = THETA) -> None:
+    def __init__(self, topology: Topology, sharder: Sharder | None = None) -> None:
         self._shards = {o.name: o.state.shards for o in topology.stateful if o.state is not None}
-        self._theta = theta
+        self._sharder = sharder or Balance()
+        self._failing = False
         self._loads: dict[str, Loads] = {name: np.zeros(count) for name, count in self._shards.items()}
         self._owners: dict[str, tuple[int, Owner]] = {}  # with the width that they are for
         self._stale: set[str] = set(self._shards)
@@ -45,6 +50,21 @@ class Sharding:
         before = self._owners.get(name)
         if before is None or before[0] != width or name in self._stale:
             owner = spread(self._shards[name], width) if before is None else before[1]
-            self._owners[name] = width, balanced(owner, self._loads[name], width, self._theta)
+            self._owners[name] = width, self._assigned(owner, self._loads[name], width)
             self._stale.discard(name)
         return tuple(self._owners[name][1].tolist())
+
+    def _assigned(self, owner: Owner, loads: Loads, width: int) -> Owner:
+        """What the sharder says; where it fails, or leaves a shard to a task that is not there, shards in ranges."""
+        try:
+            found = self._sharder.assign(owner, loads, width)
+            if found.shape != owner.shape or found.min() < 0 or found.max() >= width:
+                raise ValueError(
+                    f"it is to give a task from 0 to {width - 1} for each of {len(owner)} shards; it gave {found!r}"
+                )
+            return found
+        except Exception:
+            if not self._failing:
+                log.warning("sharding %s failed; shards are spread evenly", getattr(self._sharder, "name", "?"), exc_info=True)
+            self._failing = True
+            return spread(len(owner), width)

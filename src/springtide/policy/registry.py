@@ -50,6 +50,7 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "forecast": ("initial", "update", "ahead"),
         "guard": ("initial", "review"),
         "grant": ("initial", "decide"),
+        "shard": ("assign",),
     }
 )
 """The kinds, and the methods that a plug-in of each has to have."""
@@ -103,6 +104,8 @@ _BUILT_IN = (
     "springtide.policy.grant.all:All",
     "springtide.policy.grant.token_bucket:TokenBucket",
     "springtide.policy.grant.budget:Budget",
+    "springtide.policy.shard.balance:Balance",
+    "springtide.policy.shard.fixed:Fixed",
 )
 _TYPES: Mapping[object, type] = MappingProxyType(
     {name: kind for kind in (int, float, str, bool) for name in (kind, kind.__name__)}

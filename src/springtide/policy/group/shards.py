@@ -14,7 +14,7 @@ import numpy.typing as npt
 from springtide.model.costs import Hashes
 from springtide.policy.group import Share, Table, Targets
 from springtide.policy.registry import validate
-from springtide.policy.shard.balance import spread
+from springtide.policy.shard import spread
 
 OWNER = "owner"
 """The name of the table: by shard, the task that has it."""

@@ -7,18 +7,33 @@ loaded task to the least loaded one. A hot shard that alone has more than the me
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
-import numpy.typing as npt
+
+from springtide.policy.registry import parameter, validate
+from springtide.policy.shard import Loads, Owner
 
 THETA = 1.2
 
-Owner = npt.NDArray[np.int64]
-Loads = npt.NDArray[np.float64]
 
+@dataclass(frozen=True)
+class Balance:
+    """Shards move until the most loaded task has at most θ times the mean load."""
 
-def spread(shards: int, width: int) -> Owner:
-    """Before anything is known: ranges of shards, as even as can be."""
-    return np.arange(shards, dtype=np.int64) * width // shards
+    kind: ClassVar[str] = "shard"
+    name: ClassVar[str] = "balance"
+    source: ClassVar[str] = "Elasticutor, section 3.2"
+    summary: ClassVar[str] = "moves the shard that helps most, until the most loaded task has at most θ times the mean"
+
+    theta: float = parameter(THETA, minimum=1.0, maximum=100.0, help="so many times the mean load is balanced enough")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def assign(self, owner: Owner, loads: Loads, width: int) -> Owner:
+        return balanced(owner, loads, width, self.theta)
 
 
 def imbalance(owner: Owner, loads: Loads, width: int) -> float:
