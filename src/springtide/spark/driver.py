@@ -30,6 +30,7 @@ from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import declarations, kept_of
+from springtide.spark.state.reading import SEED
 from springtide.spark.state.stepping import Kept
 
 log = logging.getLogger("springtide.spark")
@@ -171,8 +172,9 @@ class Driver:
         done, failure = self._batches, self._runner.failure if self._runner else None
         pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
         book = StateBook(
-            self._topology, self._kept, self._checkpoint.epoch, self._checkpoint.last_manifest(), pipeline.merge_state
-        )
+            self._topology, self._kept, self._checkpoint.epoch, self._checkpoint.last_manifest(), pipeline.merge_state,
+            self._checkpoint.recall(SEED),
+        )  # fmt: skip
         self._runner = BatchRunner(
             self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop, book
         )

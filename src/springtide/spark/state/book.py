@@ -40,10 +40,12 @@ class StateBook:
     """The state of all stateful operators of a run, from its last manifest on."""
 
     def __init__(
-        self, topology: Topology, kept: Mapping[str, Kept], epoch: int, manifest: Mapping[str, Any] | None, merge: Merge
-    ) -> None:
+        self, topology: Topology, kept: Mapping[str, Kept], epoch: int, manifest: Mapping[str, Any] | None, merge: Merge,
+        seed: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """``seed``: by operator, the catalog of what was imported; it counts as long as there is no manifest."""
         self._topology, self._kept, self._epoch, self._merge = topology, kept, epoch, merge
-        stored = (manifest or {}).get("state", {})
+        stored = (seed or {}) if manifest is None else manifest.get("state", {})
         self._catalogs = {name: Catalog.from_json(stored[name]) if name in stored else Catalog() for name in kept}
         self._times: dict[str, list[int]] = {name: list(times) for name, times in (manifest or {}).get("times", {}).items()}
         self._depth = max((topology.depth(operator) for operator in topology.stateful), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +13,42 @@ from springtide.policy.group.shards import shards_of
 from springtide.spark.state.segment import GONE, HASH, HASH2, TOUCHED, Segment, Writer, opened
 from springtide.spark.state.stepping import GROUP_BYTES, Kept
 
+Fit = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Gives rows of an older schema the present one."""
+
 
 def merge(kept: Kept, names: Sequence[str], path: Path, oldest: bool, now: int) -> dict[str, Any]:
     """One segment in the place of these, which are given newest first. ``oldest``: no others are older, so that what is gone
     need not be remembered any more. Returns the file, None if nothing is left, and how many keys were let go."""
     segments = [opened(f"{kept.folder}/{name}") for name in names]
     writer, expired = None, 0
-    for first, last in _groups(kept, segments):
-        rows = _newest(segments, first, last, kept)
-        if rows is None:
-            continue
-        if oldest:
-            rows, gone = _living(rows, kept, now)
-            expired += gone
+    for newest in newest_by_group(segments, kept.shards, kept.fitted):
+        rows, gone = _living(newest, kept, now) if oldest else (newest, 0)
+        expired += gone
         if rows.num_rows:
             writer = writer or Writer(path, kept.schema, kept.shards, kept.timers)
             writer.add(rows)
     return {"file": None if writer is None else writer.finish(), "expired": expired}
 
 
-def _groups(kept: Kept, segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+def newest_by_group(segments: Sequence[Segment], shards: int, fitted: Fit) -> Iterator[pa.RecordBatch]:
+    """The newest row of every key over segments that are given newest first, sorted, by groups of shards."""
+    for first, last in _groups(segments, shards):
+        rows = _newest(segments, first, last, shards, fitted)
+        if rows is not None:
+            yield rows
+
+
+def _groups(segments: Sequence[Segment], shards: int) -> Iterator[tuple[int, int]]:
     """Ranges of shards whose state fits in memory."""
-    size = sum(segment.size for segment in segments) / kept.shards
+    size = sum(segment.size for segment in segments) / shards
     count = max(1, int(GROUP_BYTES // max(1.0, size)))
-    for first in range(0, kept.shards, count):
-        yield first, min(first + count, kept.shards) - 1
+    for first in range(0, shards, count):
+        yield first, min(first + count, shards) - 1
 
 
-def _newest(segments: Sequence[Segment], first: int, last: int, kept: Kept) -> pa.RecordBatch | None:
-    parts = [part for segment in segments for part in rows_within(segment, first, last, kept)]
+def _newest(segments: Sequence[Segment], first: int, last: int, shards: int, fitted: Fit) -> pa.RecordBatch | None:
+    parts = [fitted(part) for segment in segments for part in rows_within(segment, first, last, shards)]
     if not parts:
         return None
     rows = pa.concat_batches(parts)  # the newest first, and lexsort keeps that order among equals
@@ -53,12 +60,12 @@ def _newest(segments: Sequence[Segment], first: int, last: int, kept: Kept) -> p
     return rows.take(pa.array(order[new]))
 
 
-def rows_within(segment: Segment, first: int, last: int, kept: Kept) -> Iterator[pa.RecordBatch]:
+def rows_within(segment: Segment, first: int, last: int, shards: int) -> Iterator[pa.RecordBatch]:
     """A segment's rows of these shards."""
     for number in segment.within(first, last):
-        rows = kept.fitted(segment.read(number))
-        shards = shards_of(rows.column(HASH).to_numpy(), kept.shards)
-        begin, end = np.searchsorted(shards, first), np.searchsorted(shards, last, side="right")
+        rows = segment.read(number)
+        of = shards_of(rows.column(HASH).to_numpy(), shards)
+        begin, end = np.searchsorted(of, first), np.searchsorted(of, last, side="right")
         if end > begin:
             yield rows.slice(begin, end - begin)
 

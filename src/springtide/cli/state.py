@@ -1,0 +1,265 @@
+"""``springtide state``: read what stateful operators remember, without the query, and seed it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from springtide.cli.common import errors, print_json
+from springtide.cli.tables import UNKNOWN, count
+from springtide.errors import OptionError
+
+if TYPE_CHECKING:
+    from springtide.spark.state.reading import Held, Reading
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+FILE = click.Path(path_type=Path)
+TAIL = 1 << 20
+"""A batch's line in a run's record is some kB."""
+
+
+class EitherOrder(click.Group):
+    """``state RUN show`` is ``state show RUN``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if len(args) > 1 and args[0] not in self.commands and args[1] in self.commands:
+            args = [args[1], args[0], *args[2:]]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=EitherOrder)
+def state() -> None:
+    """Read the state of stateful operators, or seed it. No query is needed, and a run may go on meanwhile."""
+
+
+@state.command()
+@click.argument("run", type=FILE)
+@click.argument("operator", required=False)
+@click.option("--key", "key", multiple=True, metavar="VALUE", help="Show this key's state; once for each column of the key.")
+@AS_JSON
+def show(run: Path, operator: str | None, key: tuple[str, ...], as_json: bool) -> None:
+    """Tell what is remembered in RUN, the folder of a run or a checkpoint: of all stateful OPERATORs, of one, or of one key.
+
+    A key's times are written as 2024-12-31T23:59:59Z, null as null, the text "null" in quotes.
+    """
+    from springtide.spark.state.reading import held_in, held_of, reading
+
+    with errors():
+        checkpoint = _checkpoint(run)
+        if operator is not None:
+            held_of(checkpoint, operator)
+        names = [operator] if operator is not None else list(held_in(checkpoint))
+        if key:
+            if len(names) != 1:
+                raise OptionError(f"--key: of which operator? Name one of {', '.join(names)}")
+            with reading(checkpoint, names[0]) as opened:
+                document = {"checkpoint": str(checkpoint), **_key(opened, key)}
+            table = _key_table(document)
+        else:
+            marks = _watermarks(run)
+            operators = []
+            for name in names:
+                with reading(checkpoint, name) as opened:
+                    operators.append(_operator(opened, marks))
+            document = {"checkpoint": str(checkpoint), "operators": operators}
+            table = _table(document)
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(table)
+
+
+@state.command()
+@click.argument("run", type=FILE)
+@click.argument("operator")
+@click.argument("file", type=FILE)
+@AS_JSON
+def export(run: Path, operator: str, file: Path, as_json: bool) -> None:
+    """Write all keys of OPERATOR with their state to FILE: .parquet, .json (a line each) or .csv.
+
+    Its columns are key.… and state.…, the shard, and when the key was written last.
+    """
+    from springtide.spark.state.exporting import exported
+
+    with errors():
+        document = exported(_checkpoint(run), operator, file)
+    if as_json:
+        print_json(document)
+        return
+    after = "before the first batch" if document["batch"] is None else f"after batch {document['batch']}"
+    click.echo(f"{count(document['keys'])} keys of {operator!r}, {after}, written to {file}")
+
+
+@state.command("import")
+@click.argument("topology")
+@click.argument("operator")
+@click.argument("file", type=FILE)
+@click.option("--checkpoint", required=True, type=FILE, help="A new one, or one without batches; run the topology with it.")
+@AS_JSON
+def import_(topology: str, operator: str, file: Path, checkpoint: Path, as_json: bool) -> None:
+    """Let OPERATOR of TOPOLOGY begin with the state in FILE, as `springtide state export` writes it.
+
+    The columns shard and written may be left out, and those of timers that are not set.
+    """
+    from springtide.cli import load
+    from springtide.spark.state.seeding import seeded
+
+    with errors():
+        document = seeded(load.topology(topology), operator, file, checkpoint, time.time_ns() // 1000)
+    if as_json:
+        print_json(document)
+        return
+    click.echo(f"{count(document['keys'])} keys of {operator!r} imported; run it with --checkpoint {checkpoint}")
+
+
+def _checkpoint(run: Path) -> Path:
+    """Of a run's folder, or what was given is one."""
+    from springtide.record.folder import RUN, RunFolder
+
+    if (run / "springtide").is_dir():
+        return run
+    named = (RunFolder.open(run).run() or {}).get("checkpoint")
+    if named is None:
+        raise OptionError(f"{str(run)!r} does not tell its checkpoint: its {RUN} is missing, or is not of a run; give the"
+                          " checkpoint's folder itself")  # fmt: skip
+    inside = run / "checkpoint"  # the folder may have been moved since
+    return inside if not Path(named).is_dir() and inside.is_dir() else Path(named)
+
+
+def _watermarks(run: Path) -> dict[str, tuple[int, int | None]]:
+    """By operator, the last batch that the run's record has and the watermark after it; a checkpoint alone does not tell."""
+    from springtide.record.folder import BATCHES
+
+    if not (run / BATCHES).is_file():
+        return {}
+    with (run / BATCHES).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        *whole, _ = file.read().split(b"\n")  # after the last newline: nothing, or a line that is being written
+    try:
+        last = json.loads(whole[-1]) if whole else {}
+    except ValueError:  # longer than what was read
+        return {}
+    return {name: (last["batch"], told["watermark"]) for name, told in last.get("state", {}).items()}
+
+
+def _operator(opened: Reading, marks: dict[str, tuple[int, int | None]]) -> dict[str, Any]:
+    from springtide.model.state import moment
+
+    held, key = opened.held, opened.key_schema()
+    runs = held.catalog.runs
+    batch, mark = marks.get(held.operator, (None, None))
+    known = mark is not None and batch is not None and held.batch is not None and 0 <= held.batch - batch <= 1
+    return {
+        "operator": held.operator,
+        "batch": held.batch,
+        "batches": [runs[-1].first, runs[0].last] if runs and held.batch is not None else None,
+        "seeded": held.batch is None and bool(runs),
+        "shards": held.shards,
+        "keys": held.catalog.keys,
+        "bytes": held.catalog.bytes,
+        "files": sum(len(run.files) for run in runs),
+        "watermark": moment(mark).isoformat() if known and mark is not None else None,
+        "timers": opened.timers(),
+        "key": [{"name": name, "type": str(key.field(name).type) if name in key.names else None} for name in held.key],
+        "variables": [{"name": name, "type": kind} for name, kind in held.variables],
+    }
+
+
+def _key(opened: Reading, texts: tuple[str, ...]) -> dict[str, Any]:
+    """What is remembered of one key."""
+    import pyarrow as pa
+
+    from springtide.spark.state.segment import TOUCHED
+    from springtide.spark.state.stepping import KEY, STATE
+    from springtide.spark.state.values import encoder
+
+    held, schema = opened.held, opened.key_schema()
+    _check_columns(held, texts)
+    document: dict[str, Any] = {
+        "operator": held.operator, "batch": held.batch, "key": dict(zip(held.key, texts, strict=True)), "found": False,
+    }  # fmt: skip
+    if not schema.names:
+        return document
+    key = pa.RecordBatch.from_arrays([_parsed(t, f) for t, f in zip(texts, schema, strict=True)], schema=schema)
+    row = opened.row(key)
+    told = {name: encoder(key.column(name).type)(key.column(name)[0].as_py()) for name in held.key}
+    if row is None:
+        return {**document, "key": told}
+    values = {field.name: encoder(field.type)(row.column(field.name)[0].as_py()) for field in row.schema}
+    return {
+        **document,
+        "key": {name: values[KEY + name] for name in held.key},
+        "found": True,
+        "shard": opened.shard(row),
+        "written": _time(values[TOUCHED]),
+        "state": {name.removeprefix(STATE): value for name, value in values.items() if name.startswith(STATE)},
+    }
+
+
+def _parsed(text: str, field: Any) -> Any:
+    from springtide.spark.state.values import Misfit, parsed
+
+    try:
+        return parsed(text, field.type)
+    except Misfit as error:
+        raise OptionError(f"--key: column {field.name!r}: {error}") from None
+
+
+def _check_columns(held: Held, texts: tuple[str, ...]) -> None:
+    if len(texts) != len(held.key):
+        raise OptionError(
+            f"--key is there {len(texts)} times, but the key of {held.operator!r} has {len(held.key)} columns; give"
+            f" {' '.join(f'--key {name.upper()}' for name in held.key)}"
+        )
+
+
+def _time(at: int) -> str:
+    from springtide.model.state import moment
+
+    return moment(at).isoformat()
+
+
+def _table(document: dict[str, Any]) -> RenderableType:
+    parts: list[RenderableType] = [Text(f"Checkpoint: {document['checkpoint']}", style="dim", overflow="fold")]
+    for one in document["operators"]:
+        first, last = one["batches"] or (None, None)
+        of = "imported" if one["seeded"] else UNKNOWN if first is None else f"{count(first)} to {count(last)}"
+        facts = Table.grid(padding=(0, 2))
+        for name, value in (
+            ("keys", count(one["keys"])), ("shards", count(one["shards"])),
+            ("bytes", count(one["bytes"])), ("files", count(one["files"])),
+            ("state of batches", of), ("last batch", count(one["batch"])),
+            ("watermark", one["watermark"] or UNKNOWN),
+            *((f"keys with a timer by {clock} time", _timers(told)) for clock, told in one["timers"].items()),
+        ):  # fmt: skip
+            facts.add_row(Text(name, style="dim"), Text(value))
+        variables = Table("variable", "type", box=None, pad_edge=False, header_style="dim")
+        for kind, named in (("key ", one["key"]), ("", one["variables"])):
+            for variable in named:
+                variables.add_row(Text(kind + variable["name"]), Text(variable["type"] or UNKNOWN))
+        parts += [Text(), Text(one["operator"], style="bold"), facts, Text(), variables]
+    return Group(*parts)
+
+
+def _timers(told: dict[str, Any]) -> str:
+    return count(told["keys"]) + (f", the first at {told['first']}" if told["first"] else "")
+
+
+def _key_table(document: dict[str, Any]) -> RenderableType:
+    key = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in document["key"].items())
+    if not document["found"]:
+        return Text(f"{document['operator']}: nothing is remembered of the key {key}")
+    head = Text(f"{document['operator']}: {key}", style="bold")
+    where = Text(f"shard {document['shard']}, written {document['written']}", style="dim")
+    table = Table("variable", "value", box=None, pad_edge=False, header_style="dim")
+    for name, value in document["state"].items():
+        table.add_row(Text(name), Text(json.dumps(value, ensure_ascii=False), overflow="fold"))
+    return Group(head, where, table)

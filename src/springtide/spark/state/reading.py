@@ -1,0 +1,221 @@
+"""State as a checkpoint has it, read without the query and without Spark, also while a run goes on.
+
+What is read is the state after the last committed batch: its manifest names the files. They are held open from the first on,
+so that a merge which removes them meanwhile takes nothing away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from springtide.errors import CheckpointError, OptionError, nearest
+from springtide.model.state import moment
+from springtide.policy.group.keys import key_hashes
+from springtide.policy.group.shards import shards_of
+from springtide.processors.aggregating import CLOSE
+from springtide.processors.processor import Clock
+from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.state.catalog import Catalog
+from springtide.spark.state.compact import newest_by_group
+from springtide.spark.state.declared import folder_of
+from springtide.spark.state.lookup import Identities, find
+from springtide.spark.state.per_key import NEXT
+from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Segment
+from springtide.spark.state.stepping import KEY, STATE
+
+SEED = "seed"
+"""The document of a checkpoint with what was imported, by operator: the state that its first batch begins with."""
+DUE = {Clock.EVENT: (NEXT[Clock.EVENT], CLOSE), Clock.PROCESSING: (NEXT[Clock.PROCESSING],)}
+"""The variables that may have the time of a key's next timer."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a checkpoint knows of one stateful operator. ``batch``: the last that was committed, None before the first."""
+
+    operator: str
+    shards: int
+    key: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]  # each with its type
+    catalog: Catalog
+    batch: int | None
+    folder: Path
+    seeds: tuple[int, int]
+
+
+def held_in(checkpoint: Path) -> dict[str, Held]:
+    """All stateful operators of a checkpoint."""
+    stored = Checkpoint(checkpoint)
+    fingerprint, declared, manifest = stored.recall("topology"), stored.recall("state"), stored.last_manifest()
+    if fingerprint is None:
+        raise OptionError(f"{str(checkpoint)!r} is no checkpoint of Springtide; give one, or the folder of a run")
+    if declared is None:
+        raise OptionError(f"checkpoint {str(checkpoint)!r} has no state: topology {fingerprint['name']!r} has no stateful"
+                          " operator, or was never started")  # fmt: skip
+    catalogs = (stored.recall(SEED) or {}) if manifest is None else manifest.get("state", {})
+    return {
+        name: Held(
+            name, one["shards"], tuple(fingerprint["operators"][name]["key"]),
+            tuple((variable, kind) for variable, kind, _ in one["variables"]),
+            Catalog.from_json(catalogs[name]) if name in catalogs else Catalog(),
+            None if manifest is None else manifest["batch"], stored.state_folder() / folder_of(name),
+            _seeds(declared["secret"], name),
+        )
+        for name, one in declared["declared"].items()
+    }  # fmt: skip
+
+
+def _seeds(secret: str, operator: str) -> tuple[int, int]:
+    """As ``declared.kept_of`` makes them."""
+    digest = hashlib.blake2b(f"{secret}/{operator}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def held_of(checkpoint: Path, operator: str) -> Held:
+    found = held_in(checkpoint)
+    if operator not in found:
+        raise OptionError(f"no stateful operator {operator!r} in checkpoint {str(checkpoint)!r}: {nearest(operator, found)}")
+    return found[operator]
+
+
+class Pinned(Segment):
+    """A segment that is held open: it can be read to its end though its file is removed meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise Damage(path, "it is gone") from None
+
+    def read(self, number: int) -> pa.RecordBatch:
+        chunk = self.chunks[number]
+        body = os.pread(self._file, chunk.length, chunk.offset)
+        if zlib.crc32(body) != chunk.crc:
+            shards = f"shards {chunk.first_shard} to {chunk.last_shard}"
+            raise Damage(self.path, f"the checksum of chunk {number}, {shards}, is wrong")
+        return pa.ipc.read_record_batch(pa.py_buffer(body), self.schema)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The state of one operator after one batch, open for reading. ``segments``: the newest first."""
+
+    held: Held
+    segments: Sequence[Segment]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of its rows: the columns of all segments, in the order of the newest, which may have been declared otherwise."""
+        fields: dict[str, pa.Field] = {}
+        for segment in self.segments:
+            for field in segment.schema:
+                known = fields.setdefault(field.name, field)
+                if known.type != field.type:
+                    raise CheckpointError(
+                        f"operator {self.held.operator!r}: {field.name.removeprefix(STATE)!r} is {known.type} now, and"
+                        f" {field.type} in {segment.path}, which was not migrated yet; let the run go on until it has been"
+                        " merged, or read single keys with --key"
+                    )
+        return pa.schema(list(fields.values()) or OWN)
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The newest row of every key that is not gone, by groups of shards: state may be larger than memory."""
+        schema = self.schema
+        for rows in newest_by_group(self.segments, self.held.shards, lambda part: _widened(part, schema)):
+            living = rows.filter(pc.invert(rows.column(GONE)))
+            if living.num_rows:
+                yield living
+
+    def key_schema(self) -> pa.Schema:
+        """Of the key, as it was written; without columns if nothing was."""
+        names = self.held.key if self.segments else ()
+        return pa.schema([pa.field(name, self.segments[0].schema.field(KEY + name).type) for name in names])
+
+    def row(self, key: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The newest row of one key, as it was written; None if nothing is remembered of it."""
+        one, two = (key_hashes(key, self.held.key, seed) for seed in self.held.seeds)
+        (shard,) = shards_of(one, self.held.shards).tolist()
+        for segment in self.segments:
+            for number in segment.within(shard, shard):
+                rows = segment.read(number)
+                (place,) = find(rows, Identities(one, two)).tolist()
+                if place >= 0:
+                    return None if rows.column(GONE)[place].as_py() else rows.slice(place, 1)
+        return None
+
+    def shard(self, row: pa.RecordBatch) -> int:
+        """In which shard the first of some rows is."""
+        return int(shards_of(row.column(HASH).to_numpy(), self.held.shards)[0])
+
+    def timers(self) -> dict[str, dict[str, Any]]:
+        """By clock, how many keys have a timer, and when the first comes. All state with timers is read for it."""
+        columns = {clock: [STATE + name for name in names] for clock, names in DUE.items()}
+        wanted = [name for names in columns.values() for name in names]
+        counts, first = dict.fromkeys(columns, 0), dict[Clock, int]()
+        for rows in self.rows() if any(name in self.schema.names for name in wanted) else ():
+            for clock, names in columns.items():
+                for times in (rows.column(name).drop_null() for name in names if name in rows.schema.names):
+                    counts[clock] += len(times)
+                    if len(times):
+                        earliest = int(np.min(times.to_numpy()))
+                        first[clock] = min(first.get(clock, earliest), earliest)
+        return {
+            str(clock): {"keys": counts[clock], "first": moment(first[clock]).isoformat() if clock in first else None}
+            for clock in columns
+        }
+
+
+def _widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """With nulls for variables that were not declared when the rows were written."""
+    if rows.schema.equals(schema):
+        return rows
+    blank = {field.name: pa.nulls(rows.num_rows, field.type) for field in schema if field.name not in rows.schema.names}
+    columns = [blank[name] if name in blank else rows.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@contextlib.contextmanager
+def reading(checkpoint: Path, operator: str) -> Iterator[Reading]:
+    """The state of an operator now. If a merge removed a file before it was opened, a newer manifest names others."""
+    held = held_of(checkpoint, operator)
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                segments = _opened(held)
+            except Damage:
+                newer = held_of(checkpoint, operator)
+                if newer == held:
+                    raise
+                held = newer
+            else:
+                for segment in segments:
+                    stack.callback(segment.close)
+                break
+        yield Reading(held, segments)
+
+
+def _opened(held: Held) -> list[Pinned]:
+    opened: list[Pinned] = []
+    try:
+        for file in (file for run in held.catalog.runs for file in run.files):
+            opened.append(Pinned(f"{held.folder}/{file.name}"))
+    except BaseException:
+        for segment in opened:
+            segment.close()
+        raise
+    return opened
