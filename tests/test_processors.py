@@ -294,3 +294,28 @@ def test_names_that_are_springtides_own_are_refused() -> None:
     for name in ("now", "watermark", "clear", "set_timer", "_mine"):
         with pytest.raises(TopologyError, match="the name is Springtide's own"):
             type("Mine", (st.Processor,), {name: st.value(int)})
+
+
+@dataclass(frozen=True)
+class Place:
+    name: str
+    visits: int
+
+
+class LastPlace(st.Processor):
+    """A record as state: none of its fields may be null, but a key has none at first."""
+
+    last = st.value(Place)
+    all = st.list_of(Place)
+
+    def process(self, key: str, records: list[Trip], state: st.State) -> Iterator[Pair]:
+        before = state.last
+        state.last = Place(key, (before.visits if before else 0) + len(records))
+        state.all.append(state.last)
+        yield Pair(key, state.last.visits, len(state.all))
+
+
+def test_a_record_can_be_remembered(tmp_path: Path) -> None:
+    tested = machine(trips().key_by("route").stateful(LastPlace), tmp_path)
+    tested.run([trip("a", 1), trip("b", 1)])
+    assert [(row["left"], row["right"]) for row in tested.run([trip("a", 3), trip("a", 4)])] == [(3, 2)]

@@ -66,6 +66,67 @@ def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
     Console().print(_edf_tables(rows))
 
 
+@papers.command()
+@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="Runs of every set-up.")
+@click.option("--seconds", default=60, show_default=True, type=click.IntRange(1), help="Measured time of every run.")
+@click.option("--figure", "figures", multiple=True, type=int, metavar="N", help="Only this figure, 6 to 16 or 19; repeatable.")
+@click.option("--table", "tables", multiple=True, type=int, metavar="N", help="Only this table, 2 or 3; repeatable.")
+@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Draw the figures there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def elasticutor(
+    seeds: int, seconds: int, figures: tuple[int, ...], tables: tuple[int, ...], plots: Path | None, as_json: bool
+) -> None:
+    """Elasticutor's figures 6 to 16 and 19, tables 2 and 3: static, resource-centric, naive-EC and Elasticutor."""
+    from springtide.papers.elasticutor import EXPERIMENTS
+    from springtide.papers.elasticutor_plots import draw
+    from springtide.papers.elasticutor_setup import Lab
+
+    asked = [f"figure {one}" for one in figures] + [f"table {one}" for one in tables]
+    rows: list[Row] = []
+    drawn: list[Path | None] = []
+    with errors():
+        for wrong in (one for one in asked if one not in EXPERIMENTS):
+            raise OptionError(f"{wrong} is not among Elasticutor's with measurements: {', '.join(EXPERIMENTS)}")
+        lab = Lab(seeds, seconds)
+        with Console(stderr=True).status("") as status:
+            for experiment in (one for name, one in EXPERIMENTS.items() if not asked or name in asked):
+                lab.progress = partial(_tell, status, experiment.name)
+                found = experiment.measure(lab)
+                rows += found
+                status.console.print(f"{experiment.name}: {experiment.title}, {len(found)} rows", highlight=False)
+                if plots is not None:
+                    drawn.append(draw(experiment, found, lab, plots))
+    if as_json:
+        print_json([row.as_json() for row in rows])
+        return
+    console = Console()
+    console.print(_elasticutor_tables(rows))
+    for path in filter(None, drawn):
+        console.print(f"Plot: {path}", soft_wrap=True, highlight=False)
+
+
+def _elasticutor_tables(rows: Sequence[Row]) -> RenderableType:
+    """A table for each experiment, a column for each series; below it why something was not reproduced, which a ✗ marks."""
+    parts: list[RenderableType] = []
+    for experiment in dict.fromkeys(row.experiment for row in rows):
+        own = [row for row in rows if row.experiment == experiment]
+        series = list(dict.fromkeys(row.series for row in own))
+        table = Table(
+            "", *series, title=experiment, title_justify="left", caption="measured (published)", caption_justify="left"
+        )
+        for name, unit in dict.fromkeys((row.row, row.unit) for row in own):
+            line = {row.series: row for row in own if (row.row, row.unit) == (name, unit)}
+            table.add_row(f"{name} ({unit})", *(_judged(line[one]) if one in line else "" for one in series))
+        missed = [row for row in own if row.verdict == "not reproduced"]
+        parts += [table, *(f"  ✗ {row.row}, {row.series}: {row.note}" for row in missed), ""]
+    return Group(*parts)
+
+
+def _judged(row: Row) -> str:
+    published = f" ({number(row.published)})" if row.published is not None else ""
+    return f"{number(row.measured)}{published}{' ✗' if row.verdict == 'not reproduced' else ''}"
+
+
 def _edf_tables(rows: Sequence[Row]) -> RenderableType:
     """Table 1 as the paper has it, a cell being what was measured and, in brackets, published; then the orders; then why
     a number was not reproduced, which a ✗ marks."""

@@ -98,8 +98,8 @@ def _in_order(
 ) -> tuple[pa.RecordBatch, Mask]:
     known = np.ones(count, dtype=np.bool_)
     known[missing] = False
-    blank = pa.RecordBatch.from_arrays([pa.nulls(len(missing), field.type) for field in schema], names=schema.names)
-    every = pa.concat_batches([*parts, blank.cast(schema)])
+    blank = pa.RecordBatch.from_arrays([pa.nulls(len(missing), field.type) for field in schema], schema=schema)
+    every = pa.concat_batches([*parts, blank])
     order = np.argsort(np.concatenate([*owners, missing])) if parts else np.argsort(missing)
     rows = every.take(pa.array(order))
     gone = rows.column(GONE).fill_null(False).to_numpy(zero_copy_only=False)
