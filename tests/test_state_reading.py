@@ -232,7 +232,7 @@ def imported(made: Topology, file: Path, root: Path) -> Case:
 def test_groups_of_shards_give_the_same_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = case.state()
     assert by_key(read_rows(case.root)) == expected
-    monkeypatch.setattr(compact, "GROUP_BYTES", 1)  # a group for every shard
+    monkeypatch.setattr(compact, "group_bytes", lambda: 1)  # a group for every shard
     with reading(case.root, "keep") as state:
         parts = list(state.rows())
     assert len(parts) > 3

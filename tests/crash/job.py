@@ -3,12 +3,14 @@
     source ⇒ parse → weigh ⇒ split → parts              ⇒ a shuffle, → the same task
                              split ⇒ tag
                              split + tag → everything
+                             split ⇒ position → positions
 
 It has what the protocol has to hold for: records dealt out in turn, by a hash, and by what they are expected to cost;
-operators fused into one task; a fan-out, a union, two ``files`` sinks, one of which gets records from two stages; and
-records that fail in two of them. The last shuffle goes by the records' position, and what was learned before, so it
-shows when a stage that is recomputed does not put its records into the same order. Every record sleeps a little, so
-that a kill at a random instant mostly lands inside a stage.
+operators fused into one task; a fan-out, a union, three ``files`` sinks, one of which gets records from two stages;
+records that fail in two operators; and one with state, whose width and whose shards' tasks are others in every batch.
+The shuffle before ``tag`` goes by the records' position, and what was learned before, so it shows when a stage that is
+recomputed does not put its records into the same order. Every record sleeps a little, so that a kill at a random instant
+mostly lands inside a stage.
 
 What it does is told by one JSON document in the environment, so that ``springtide run job.py:topology`` can run it too.
 """
@@ -18,11 +20,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +33,14 @@ import psutil
 
 import springtide as st
 from springtide import running
+from springtide.control.loop import ControlLoop
 from springtide.errors import WRONG_USE, SpringtideError
+from springtide.model.plan import Plan
 from springtide.model.topology import Topology
 
 VARIABLE = "SPRINGTIDE_CRASH_JOB"
 """The environment variable with the settings."""
+SHARDS = 32
 STALL_S = float(os.environ.get("SPRINGTIDE_CRASH_STALL_S", "15"))
 """Longer than it takes to put a new JVM in the place of a killed one, unless the machine is very busy."""
 
@@ -105,6 +111,14 @@ class Part:
     tagged: bool
 
 
+@dataclass(frozen=True)
+class Placed:
+    n: int
+    part: int
+    key: str
+    position: int
+
+
 def make(draw: st.Draw) -> Number:
     return Number(draw.index, f"k{draw.random.randrange(997)}", draw.random.randrange(10**6))
 
@@ -160,6 +174,31 @@ class Tag(Step):
         return Part(part.n, part.part, part.key, part.weight * 2, True)
 
 
+class Position(st.Processor):
+    """Numbers the parts of each key. If state were lost or changed twice, a number would come twice or never."""
+
+    count = st.value(int, default=0)
+    total = st.value(int, default=0)
+
+    def process(self, key: str, records: list[Part], state: st.State) -> Iterator[Placed]:
+        for record in records:
+            state.count += 1
+            state.total += record.n
+            yield Placed(record.n, record.part, record.key, state.count)
+
+
+def restless(settings: Settings) -> None:
+    """Another width of the stateful operator, and another task for every shard, in every batch."""
+    original, rng = ControlLoop.current, random.Random(os.getpid())
+
+    def current(loop: ControlLoop) -> Plan:
+        plan, width = original(loop), rng.randint(1, settings.max_slots)
+        shards = tuple(rng.randrange(width) for _ in range(SHARDS))
+        return replace(plan, widths={**plan.widths, "position": width}, shards={"position": shards})
+
+    ControlLoop.current = current  # type: ignore[method-assign, assignment]
+
+
 @dataclass(frozen=True)
 class FixedLimit:
     """Stands in for the rule that sizes batches, so that a run has the same number of batches on any machine."""
@@ -189,8 +228,10 @@ def build(settings: Settings) -> Topology:
     weighed = parsed.map(Weigh(settings.weigh_s, traces), schema=Weight, name="weigh")
     split = weighed.key_by("key").flat_map(Split(settings.split_s, traces), schema=Part, name="split")
     tagged = split.map(Tag(settings.tag_s, traces), schema=Part, name="tag", grouping=settings.grouping, by="key")
+    placed = split.key_by("key").stateful(Position, shards=SHARDS)
     return st.topology(
         "crash",
+        placed.to(st.sink.files(settings.output / "positions")),
         split.to(st.sink.files(settings.output / "parts")),
         split.union(tagged).to(st.sink.files(settings.output / "everything")),
     )
@@ -199,6 +240,7 @@ def build(settings: Settings) -> Topology:
 def run(settings: Settings) -> None:
     vars(running)["ReadLimit"] = fixed_limit(settings.batch_records)
     settings.traces.mkdir(parents=True, exist_ok=True)
+    restless(settings)
     for number, (victim, step, batch) in enumerate(settings.strikes):
         arm(settings, number, victim, step, batch)
     st.run(
@@ -216,6 +258,7 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
     from springtide.spark import staging
     from springtide.spark.checkpoint import Checkpoint
     from springtide.spark.sinks import Sinks
+    from springtide.spark.state.book import StateBook
 
     places: dict[str, tuple[Any, str, bool]] = {
         "planned": (Checkpoint, "write_plan", True),
@@ -224,6 +267,9 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
         "committed": (Checkpoint, "commit", True),
         "publishing": (staging, "publish", True),
         "published": (Sinks, "publish", True),
+        "state counted": (StateBook, "after", True),
+        "state kept": (StateBook, "committed", True),
+        "merge begun": (StateBook, "_begin_merge", True),
     }
     place, name, after = places[step]
     original = getattr(place, name)

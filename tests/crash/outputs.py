@@ -12,6 +12,7 @@ import pyarrow.parquet as parquet
 
 from crash.job import Number, Part, Settings, Split, Tag, Weigh, make, parse
 from springtide.model.generated import draws
+from springtide.spark.state.reading import reading
 
 Records = Counter[tuple[Any, ...]]
 """Records of a sink, or dead letters, each with how often it is there."""
@@ -24,6 +25,9 @@ class Written:
     parts: Records
     everything: Records
     letters: Records
+    placed: Records  # what the stateful operator put out, without the numbers
+    positions: Records  # keys and numbers: each key has each from 1 on once
+    state: Records  # keys, with how many parts they had, and their sum
 
     def lost(self, expected: Written) -> int:
         """How many records of ``expected`` are not here."""
@@ -33,13 +37,14 @@ class Written:
         """How many records are here that ``expected`` has not: those that came twice, or came out wrong."""
         return expected.lost(self)
 
-    def all(self) -> tuple[Records, Records, Records]:
-        return self.parts, self.everything, self.letters
+    def all(self) -> tuple[Records, ...]:
+        return self.parts, self.everything, self.letters, self.placed, self.positions, self.state
 
 
 def expected(seed: int, records: int) -> Written:
     """The output, from the functions alone: one loop, no batches, no tasks, no order."""
-    written = Written(Counter(), Counter(), Counter())
+    written = Written(Counter(), Counter(), Counter(), Counter(), Counter(), Counter())
+    keys: dict[str, list[int]] = {}
     for draw in draws(seed, 0, [0] * records):
         number = make(draw)
         try:
@@ -49,23 +54,38 @@ def expected(seed: int, records: int) -> Written:
             continue
         for part in Split()(whole):
             written.parts[_row(part)] += 1
+            written.placed[part.n, part.part, part.key] += 1
+            keys.setdefault(part.key, []).append(part.n)
+            written.positions[part.key, len(keys[part.key])] += 1
             written.everything[_row(part)] += 1
             try:
                 written.everything[_row(Tag()(part))] += 1
             except ValueError as error:
                 written.letters[_letter("tag", part, error)] += 1
+    written.state.update((key, len(numbers), sum(numbers)) for key, numbers in keys.items())
     return written
 
 
 def written(settings: Settings) -> Written:
-    """What readers see of a job: the visible files of both sinks, and the dead letters."""
-    parts, everything = (_rows(settings.output / name) for name in ("parts", "everything"))
+    """What readers see of a job: the visible files of its sinks, the dead letters, and the state."""
+    parts, everything, numbered = (_rows(settings.output / name) for name in ("parts", "everything", "positions"))
+    placed, positions = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
+    for (n, part, key, position), times in numbered.items():
+        placed[n, part, key] += times
+        positions[key, position] += times
     letters: Records = Counter()
     for file in sorted((settings.checkpoint / "springtide" / "dead").glob("*.json")):
         for line in file.read_text(encoding="utf-8").splitlines():
             letter = json.loads(line)
             letters[letter["operator"], letter["record"], letter["error"]] += 1
-    return Written(parts, everything, letters)
+    return Written(parts, everything, letters, placed, positions, _state(settings))
+
+
+def _state(settings: Settings) -> Records:
+    """What is remembered of each key, read from the checkpoint."""
+    with reading(settings.checkpoint, "position") as found:
+        rows = [row for part in found.rows() for row in part.to_pylist()]
+    return Counter((row["key.key"], row["state.count"], row["state.total"]) for row in rows)
 
 
 def manifests(settings: Settings) -> dict[int, dict[str, Any]]:
@@ -87,7 +107,8 @@ def plan(settings: Settings, batch: int) -> dict[str, Any]:
 
 def visible(settings: Settings) -> set[str]:
     """The names of the files that readers see, with their folder."""
-    folders = [settings.output / "parts", settings.output / "everything", settings.checkpoint / "springtide" / "dead"]
+    names = ("parts", "everything", "positions")
+    folders = [*(settings.output / name for name in names), settings.checkpoint / "springtide" / "dead"]
     return {f"{folder.name}/{file.name}" for folder in folders for file in folder.glob("*") if file.is_file()}
 
 

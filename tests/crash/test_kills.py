@@ -18,7 +18,9 @@ from crash.processes import Kill, started, strike
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 VICTIMS = ("driver", "jvm", "both", "worker", "helper")
-STEPS = ("planned", "ran", "fenced", "committed", "publishing", "published")
+STEPS = (
+    "planned", "ran", "state counted", "fenced", "committed", "publishing", "published", "state kept", "merge begun",
+)  # fmt: skip
 
 
 def endure(folder: Path, seed: int, victims: Sequence[str]) -> tuple[Settings, list[Kill]]:

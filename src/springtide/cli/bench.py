@@ -103,7 +103,7 @@ def decisions(as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--policies", help="Some of them only, with commas; each takes the trace's length, 11 minutes.")
+@click.option("--policies", help="Some of them only, with commas; each takes the trace's length, 15 minutes.")
 @click.option("--trace", default="psps_sbac", show_default=True, help="The load: a trace's name, or a CSV file.")
 @click.option("--data-dir", help="The folder of recorded traces; or set SPRINGTIDE_DATA.")
 @click.option("--speed", default=1.5, show_default=True, help="How fast the trace is played; at most twice.")
@@ -124,6 +124,26 @@ def executors(
         print_json(document)
     else:
         Console().print(executors_table(document))
+
+
+@bench.command()
+@click.option("--parts", help="Some of throughput, pause and skew only, with commas.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds; sides alternate in each.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def state(parts: str | None, rounds: int, as_json: bool) -> None:
+    """State: Spark's transformWithState and built-in aggregation beside Springtide's shards."""
+    from springtide.cli.tables import state_tables
+
+    with errors():
+        from springtide.bench import state as measure
+
+        chosen = [name.strip() for name in parts.split(",")] if parts else measure.PARTS
+        document = measure.measure(chosen, rounds)
+    if as_json:
+        print_json(document)
+    else:
+        for table in state_tables(document):
+            Console().print(table)
 
 
 @bench.command()

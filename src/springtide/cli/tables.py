@@ -277,3 +277,30 @@ def executors_table(document: Mapping[str, Any]) -> RenderableType:
             UNKNOWN if latency is None else milliseconds(latency["p95"]), count(row["backlog_rows_end"]),
         )  # fmt: skip
     return table
+
+
+def state_tables(document: Mapping[str, Any]) -> list[RenderableType]:
+    """The result of ``bench state``."""
+    tables: list[RenderableType] = []
+    if "throughput" in document:
+        table = Table("rows a batch", "keys", "engine", "tasks", "rows/s", "batch", title="counting")
+        for row in document["throughput"]:
+            table.add_row(count(row["rows"]), count(row["keys"]), row["engine"], str(row["parallelism"]), count(row["rows_s"]),
+                          milliseconds(row["batch_ms"]))  # fmt: skip
+        ratios = Table("rows a batch", "over", "ratio", "quartiles", title="springtide at its best, times the rows/s of others")
+        for row in document["ratios"]:
+            other = f"{row['over']} ({row['engine']} at {row['parallelism']})"
+            ratios.add_row(count(row["rows"]), other, number(row["ratio"]), " to ".join(map(number, row["ratio_iqr"])))
+        tables += [table, ratios]
+    if "pause" in document:
+        pause = document["pause"]
+        tables.append(facts_table([
+            ("pause of springtide", f"{number(pause['springtide_s'])} s"), ("pause of spark", f"{number(pause['spark_s'])} s"),
+            ("usual batch", f"{number(pause['usual_batch_s'])} s"), ("ratio", number(document["pause_ratio"])),
+        ]))  # fmt: skip
+    if "skew" in document:
+        table = Table("changes a minute", "engine", "rows/s", title="work: wait, Zipf-1.0 keys")
+        for row in document["skew"]:
+            table.add_row(str(row["omega"]), row["engine"], count(row["rows_s"]))
+        tables.append(table)
+    return tables

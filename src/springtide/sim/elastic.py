@@ -17,12 +17,15 @@ The paradigms differ in what is one executor and what moves between whom:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from springtide.errors import OptionError
+from springtide.sim.elastic_book import Book, percentile
 from springtide.sim.elastic_control import balance, schedule
 from springtide.sim.elastic_moves import OneByOne, Stopping
 from springtide.sim.elastic_state import State
@@ -49,16 +52,16 @@ class Operator:
 
 @dataclass(frozen=True)
 class Keys:
-    """How the source's tuples are spread over the keys, and when that changes: ``weights(rng, number of the change)``."""
+    """Which part of the source's tuples each key has: ``shares`` yields it anew every so many seconds. Told apart by name."""
 
-    weights: Callable[[np.random.Generator, int], Floats] = field(compare=False)
-    every_s: float = np.inf
-    name: str = ""
+    name: str
+    shares: Callable[[np.random.Generator], Iterator[Floats]] = field(compare=False)
+    every_s: float = math.inf
 
 
 @dataclass(frozen=True)
 class Elastic:
-    """The set-up of section 5.1. Where the paper is silent: the queues are Storm's defaults; the rest says where it is from."""
+    """The set-up of section 5.1. Where the paper is silent it is said where a number is from."""
 
     paradigm: str
     keys: Keys
@@ -69,14 +72,22 @@ class Elastic:
     cores_per_node: int = 8
     cores: int | None = None  # of all there are, these may be used
     upstream: int = 32  # executors that send
+    offered: float = math.inf  # tuples per second that they make; all that is taken, if nothing else is said
     interface: float = 125e6  # bytes/s in each direction: 1 Gbit/s
-    queue: int = 1024  # tuples before an executor
-    buffer: int = 1024  # tuples that wait in each sender
+    queue: int = 1024  # tuples before an executor, Storm's default
+    core_queue: int = 64  # and before each core of an elastic one, by the authors' code
+    buffer: int = 1024  # tuples that wait in each sender, Storm's default
     pending: int = 2  # tuples before a core when its shard is moved: at 1 ms each the 2 ms of figure 12(a)
     message_s: float = 0.002  # to stop or resume one sender, resource-centric only: as long as a labelling tuple takes
     balance_s: float = 0.5
     schedule_s: float = 2.0  # by the authors' code; the paper does not tell
+    target_s: float = 0.0  # T_max of the scheduler; 0: all cores are used
+    from_any: bool = False  # line 7 of algorithm 1 to the letter
     seconds: float = 60.0  # measured, after the warm-up
+
+    def __post_init__(self) -> None:
+        if self.paradigm not in PARADIGMS:
+            raise OptionError(f"there is no paradigm {self.paradigm!r}, but {', '.join(PARADIGMS)}")
 
     @property
     def elastic(self) -> bool:
@@ -85,46 +96,34 @@ class Elastic:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What was measured after the warm-up. Moves: [moves, 3] whether between nodes, seconds to synchronise, to migrate."""
+    """What was measured after the warm-up; the series have a value for every second.
 
-    at: Floats  # seconds
-    rate: Floats  # the source's tuples per second that were processed, in each step
-    latency_s: Floats  # mean of the tuples that were sent in each step; not a number where none were
-    sent: Floats  # tuples
-    p99_s: Floats  # in each step
+    Latency is from when a sender took a tuple up. ``moves``: [moves, 3] whether between nodes, seconds to synchronise and to
+    migrate. ``migrated``: bytes of state, ``remote``: bytes of tuples between executors and their remote cores, per second.
+    """
+
+    throughput: float  # the source's tuples per second
+    latency_s: float
+    p99_s: float
+    throughputs: Floats
+    latencies_s: Floats
+    p99s_s: Floats
     moves: Floats
-    migrated: float  # bytes of state
-    remote: float  # bytes of tuples, between executors and their remote cores
-    seconds: float
-
-    @property
-    def throughput(self) -> float:
-        return float(self.rate.mean())
-
-    @property
-    def mean_latency_s(self) -> float:
-        some = self.sent > 0
-        return float(np.average(self.latency_s[some], weights=self.sent[some])) if some.any() else float("inf")
-
-    def p99_latency_s(self) -> float:
-        """By steps: the 99th percentile of all tuples, each standing for the 99th of its own step."""
-        some = self.sent > 0
-        order = np.argsort(self.p99_s[some])
-        heights = np.cumsum(self.sent[some][order])
-        return float(self.p99_s[some][order][np.searchsorted(heights, 0.99 * heights[-1])]) if some.any() else float("inf")
+    migrated: float
+    remote: float
 
 
 def run(setup: Elastic, seed: int = 0) -> Result:
     state = State.of(setup, np.random.default_rng([seed, *b"hash"]))
-    workload, chance = np.random.default_rng([seed, *b"keys"]), np.random.default_rng([seed, *b"cores"])
+    shares, chance = setup.keys.shares(np.random.default_rng([seed, *b"keys"])), np.random.default_rng([seed, *b"cores"])
     moves = OneByOne(setup, state) if setup.elastic else Stopping(setup, state)
     steps = round((WARM_UP_S + setup.seconds) / STEP_S)
-    book = _Book(setup, state, steps)
+    book = Book(steps, len(state.home))
     changes, ticks, schedules = 0, 0, 0
     for step in range(steps):
         now = step * STEP_S
         if now >= changes * setup.keys.every_s or not step:
-            state.spread(setup.keys.weights(workload, changes))
+            state.spread(next(shares))
             changes += 1
         if now >= (ticks + 1) * setup.balance_s and setup.paradigm != "static":
             ticks += 1
@@ -134,56 +133,46 @@ def run(setup: Elastic, seed: int = 0) -> Result:
                 schedule(setup, state, moves, chance)
             balance(state, moves)
         moves.advance(STEP_S)
-        book.note(step, _flow(setup, state, moves), moves.taken)
+        _flow(setup, state, moves)
+        book.note(step, state, moves.taken)
         state.hand_over()
-    return book.result(moves)
+    return _result(setup, book, moves)
 
 
-def _flow(setup: Elastic, state: State, moves: OneByOne | Stopping) -> float:
-    """One step: what the source sends, in tuples per second, and what every executor serves of it."""
-    capacity = state.capacity(moves.claimed)
-    room = (setup.queue - state.waiting - state.held) / STEP_S + capacity
+def _flow(setup: Elastic, state: State, moves: OneByOne | Stopping) -> None:
+    """One step: the senders send what they have and what finds room, and every executor serves what it can."""
+    capacity = state.capacity(moves.claimed) * moves.open
+    room = (state.room - state.waiting) / STEP_S + capacity
     used = state.per_tuple > 0
-    rate = 0.0 if moves.stopped else max(0.0, float((room[used] / state.per_tuple[used]).min()))
-    sent = rate * STEP_S * state.per_tuple
-    held = sent * moves.paused
-    state.held += held
-    state.waiting += sent - held
-    state.serve(np.minimum(state.waiting, capacity * STEP_S), rate)
-    return rate
+    most = setup.offered + state.backlog / STEP_S
+    rate = 0.0 if moves.stopped else min(most, max(0.0, float((room[used] / state.per_tuple[used]).min())))
+    state.backlog = min(float(setup.upstream * setup.buffer), state.backlog + (setup.offered - rate) * STEP_S)
+    state.pass_on(rate, np.minimum(state.waiting + rate * STEP_S * state.per_tuple, capacity * STEP_S), STEP_S)
 
 
-class _Book:
-    """Keeps what is seen in every step."""
+def _result(setup: Elastic, book: Book, moves: OneByOne | Stopping) -> Result:
+    first, second = round(WARM_UP_S / STEP_S), round(1 / STEP_S)
+    blocked, inside = book.latencies(STEP_S)
+    blocked, inside = blocked[first:], inside[first:]
+    tuples, sent = (book.rate * STEP_S)[first:], book.sent[first:]  # by step; by step and executor
+    seconds = int(setup.seconds)
 
-    def __init__(self, setup: Elastic, state: State, steps: int) -> None:
-        self.setup, self.state = setup, state
-        self.sent, self.rate, self.inside, self.tail = (np.zeros(steps) for _ in range(4))
-        self.migrated, self.remote = np.zeros(steps), np.zeros(steps)
+    def each(part: Callable[[slice], float]) -> Floats:
+        return np.array([part(slice(k * second, (k + 1) * second)) for k in range(seconds)])
 
-    def note(self, step: int, rate: float, taken: float) -> None:
-        state = self.state
-        self.sent[step] = rate * STEP_S
-        self.rate[step] = state.served.sum() / max(1e-300, state.per_tuple.sum()) / STEP_S
-        wait = state.wait()
-        self.inside[step] = float(state.per_tuple @ wait)
-        order = np.argsort(wait)
-        heights = np.cumsum(state.per_tuple[order])
-        self.tail[step] = wait[order][min(len(wait) - 1, int(np.searchsorted(heights, 0.99 * heights[-1])))]
-        self.migrated[step] = taken
-        self.remote[step] = self.rate[step] * STEP_S * state.remote_bytes
+    def mean(span: slice) -> float:
+        """Of a tuple of the source: at its sender once, and at every executor that it comes to (equation 1)."""
+        whole = tuples[span].sum()
+        spent = float(blocked[span] @ tuples[span]) + float((inside[span] * sent[span]).sum())
+        return spent / whole if whole > 0 else math.nan
 
-    def result(self, moves: OneByOne | Stopping) -> Result:
-        """A tuple that leaves the senders came to them when as many had left as were before it."""
-        steps = len(self.sent)
-        at = STEP_S * (1 + np.arange(steps))
-        left = np.cumsum(self.sent)
-        ahead = self.setup.upstream * self.setup.buffer
-        came = np.interp(left - ahead, np.append(0.0, left), np.append(0.0, at))
-        blocked = at - came
-        first = round(WARM_UP_S / STEP_S)
-        times = np.array([one[1:] for one in moves.done if one[0] >= WARM_UP_S]).reshape(-1, 3)
-        return Result(
-            at[first:], self.rate[first:], (blocked + self.inside)[first:], self.sent[first:], (blocked + self.tail)[first:],
-            times, float(self.migrated[first:].sum()), float(self.remote[first:].sum()), self.setup.seconds,
-        )  # fmt: skip
+    def p99(span: slice) -> float:
+        """Of a tuple at one executor."""
+        return percentile(inside[span] + blocked[span, None], sent[span], 0.99)
+
+    return Result(
+        float(book.done[first:].mean()), mean(slice(None)), p99(slice(None)),
+        each(lambda span: float(book.done[first:][span].mean())), each(mean), each(p99),
+        np.array([one[1:] for one in moves.done if one[0] >= WARM_UP_S]).reshape(-1, 3),
+        float(book.taken[first:].sum() / setup.seconds), float(book.remote[first:].mean()),
+    )  # fmt: skip

@@ -1,14 +1,15 @@
-"""Shards that change cores: pause, let the pending tuples finish, move the state unless it stays on its node, resume (section 3.2).
+"""Shards that change cores: pause, let the pending tuples finish, move the state if the node is another, resume (section 3.2).
 
-``OneByOne``: every executor moves its own shards, one after another, while everything else goes on. ``Stopping``: the operator's
-table is in all senders, so that for each shard all of them are stopped, the source core's queue is emptied and all are resumed;
-by the authors' code one shard after another, the state going over the controller, that is twice.
+``OneByOne``: every executor moves its own shards, one after another, while everything else goes on. ``Stopping``: the
+operator's table is in all senders, so that for each shard all of them are stopped, the queue of the shard's core is emptied
+and all are resumed; by the authors' code one shard after another, the state going over the controller, that is twice.
 
 State takes a fair share of the interfaces that it crosses: what the tuples leave, or as much as one more flow would get.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Move:
-    """A shard on its way to a core; what is left of its synchronisation (s) and its state (bytes), and what both took so far."""
+    """A shard on its way to a core; what is left of its synchronisation (s) and its state (bytes), and what both took."""
 
     __slots__ = ("bytes_left", "core", "migrating_s", "shard", "sync_left", "sync_s")
 
@@ -34,15 +35,15 @@ class Move:
 
 
 class _Moves:
-    """``paused``: the share of its tuples that each station held back in the last step. ``claimed``: bytes per second of each
-    node's interface, in and out, that state took. ``taken``: bytes in all. ``done``: when, whether between nodes, both times."""
+    """``open``: the share of the last step in which each executor's receiver went on. ``claimed``: bytes per second of each
+    node's interface, in and out, that state took; ``taken``: bytes in all. ``done``: when, if between nodes, both times."""
 
     stopped = False
 
     def __init__(self, setup: Elastic, state: State) -> None:
         self.setup, self.state, self.now = setup, state, 0.0
         self.queues: list[deque[Move]] = [deque() for _ in range(state.groups)]
-        self.paused = np.zeros(len(state.home))
+        self.all_open = self.open = np.ones(len(state.home))
         self.none = np.zeros(state.nodes)
         self.claimed = (self.none, self.none)
         self.taken = 0.0
@@ -80,10 +81,10 @@ class OneByOne(_Moves):
         self.taken = 0.0
         self.claimed = (self.none, self.none)
         active = [g for g, queue in enumerate(self.queues) if queue]
-        if self.paused.any():
-            self.paused = np.zeros(len(self.paused))
+        self.open = self.all_open
         if active:
             rates = self._rates(active)
+            self.open = self.all_open.copy()
             self.claimed = (np.zeros(self.state.nodes), np.zeros(self.state.nodes))
             for g in active:
                 self._work_off(g, step_s, rates[g])
@@ -120,13 +121,19 @@ class OneByOne(_Moves):
                 self.taken += size
                 self.claimed[1][source] += size / step_s
                 self.claimed[0][target] += size / step_s
-            if state.per_tuple[group] > 0:
-                self.paused[group] += state.share[move.shard] / state.per_tuple[group] * spent / step_s
+            self.open[group] -= self._blocked(move, spent) / step_s
             if move.sync_left <= 0 and move.bytes_left <= 0:
                 queue.popleft()
                 self._finish(move, self.now + step_s - left)
-                state.waiting[group] += state.held[group]
-                state.held[group] = 0.0
+
+    def _blocked(self, move: Move, spent: float) -> float:
+        """Seconds of the last ``spent`` in which the receiver waited. There is one, and it keeps the order: it goes on until
+        the first tuple of the paused shard comes, which after τ seconds has not happened with a chance of e^(-rate·τ)."""
+        rate = self.state.last_rate * float(self.state.share[move.shard])
+        until = move.sync_s + move.migrating_s
+        if rate <= 0:
+            return 0.0
+        return spent - (math.exp(-rate * (until - spent)) - math.exp(-rate * until)) / rate
 
 
 class Stopping(_Moves):
@@ -141,36 +148,31 @@ class Stopping(_Moves):
 
     def advance(self, step_s: float) -> None:
         self.taken, left = 0.0, step_s
-        queue = next((one for one in self.queues if one), None)
-        self.stopped = queue is not None
+        self.stopped = any(self.queues)
         self._disturbed |= self.stopped
-        while queue is not None and left > 0:
-            left = self._work_off(queue[0], left, step_s)
-            if queue[0].bytes_left == 0:
-                self._finish(queue.popleft(), self.now + step_s - left)
-                queue = next((one for one in self.queues if one), None)
+        for queue in filter(None, self.queues):
+            while queue and left > 0:
+                left, finished = self._work_off(queue[0], left)
+                if finished:
+                    self._finish(queue.popleft(), self.now + step_s - left)
         self.now += step_s
 
-    def _work_off(self, move: Move, left: float, step_s: float) -> float:
-        state = self.state
+    def _work_off(self, move: Move, left: float) -> tuple[float, bool]:
+        """What is left of the time, and whether the shard is there."""
+        state, whole = self.state, self.setup.interface
         source, target = self._ends(move)
         if move.sync_left < 0:
             move.sync_left = 2 * self.setup.upstream * self.setup.message_s
             move.bytes_left = 2 * float(state.state_bytes[move.shard]) if source != target else 0.0
-            if move.bytes_left == 0:
-                move.bytes_left = 1e-9
         spent = min(left, move.sync_left)
         move.sync_left, move.sync_s, left = move.sync_left - spent, move.sync_s + spent, left - spent
-        if move.sync_left <= 0 and state.waiting[state.station_of[state.shard_core[move.shard]]] > 1e-6:
+        if move.sync_left > 0:
+            return 0.0, False
+        if state.waiting[state.station_of[state.shard_core[move.shard]]] > 1e-6:  # it is emptied while the step goes on
             move.sync_s += left
-            return 0.0  # the core's queue is emptied while the step goes on
-        if move.sync_left <= 0:
-            took = min(left, move.bytes_left / self.setup.interface)
-            size = took * self.setup.interface if took == left else move.bytes_left
-            move.bytes_left, left = move.bytes_left - size, left - took
-            if source != target:
-                self.taken += size / 2  # the same bytes, twice
-                move.migrating_s += took
-            if move.bytes_left < 1e-3:
-                move.bytes_left = 0.0
-        return left
+            return 0.0, False
+        took = min(left, move.bytes_left / whole)
+        size = move.bytes_left if took < left else took * whole
+        move.bytes_left, move.migrating_s, left = move.bytes_left - size, move.migrating_s + took, left - took
+        self.taken += size / 2  # the same bytes, twice
+        return left, move.bytes_left <= 0

@@ -1,8 +1,8 @@
-"""Where shards, cores and executors are, and what each of them can carry: the state that ``springtide.sim.elastic`` steps forward.
+"""Where shards, cores and executors are, and what each can carry: the state that ``springtide.sim.elastic`` brings forward.
 
-A *group* is what shards move within: an executor, or, where a core is an executor, an operator. A *station* is what has a queue:
-an executor in both cases. Loads are per tuple of the source: a station whose most loaded core has a load of 5 µs keeps up with
-200,000 tuples a second.
+A *group* is what shards move within: an executor, or, where a core is an executor, an operator. A *station* is what has a
+queue: an executor in both cases. Loads are per tuple of the source: a station whose most loaded core has a load of 5 µs keeps
+up with 200,000 tuples a second.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.errors import OptionError
-from springtide.policy.shard.balance import spread as even
 
 if TYPE_CHECKING:
     from springtide.sim.elastic import Elastic
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+_AT_ONCE = 1e12
+"""Tuples per second: more than there are."""
 
 
 class State:
@@ -41,14 +43,17 @@ class State:
         self.source_bytes = sum(one.per_tuple * one.bytes_in for one in setup.operators if one.from_source)
         self._hash: list[Ints] = []
         self._rng = rng
-        self.shard_core = np.concatenate([self.cores_of(g)[even(self.per_group, len(self.cores_of(g)))] for g in self._all()])
+        cores = map(self.cores_of, range(self.groups))
+        self.shard_core = np.concatenate([one[np.arange(self.per_group) * len(one) // self.per_group] for one in cores])
         stations = len(home)
-        self.waiting, self.held, self.served = (np.zeros(stations) for _ in range(3))  # tuples
+        self.waiting, self.sent, self.served = (np.zeros(stations) for _ in range(3))  # tuples: now, and in the last step
         self.share = np.zeros(len(self.shard_core))  # tuples of a shard per tuple of the source
-        self._since = np.zeros(stations)  # served since the window was last brought up to date, in tuples of the source
-        self._buckets = [np.zeros(len(self.share)), np.zeros(len(self.share))]  # seconds of work by shard
-        self.work = np.zeros(len(self.share))
-        self.last_rate = 0.0  # of the source
+        self._since = 0.0  # tuples of the source since the window was last brought up to date
+        self._buckets = [np.zeros(len(self.share) + 1) for _ in range(2)]  # seconds of work by shard, and tuples in all
+        self.work, self.seen = np.zeros(len(self.share)), 0.0
+        self.backlog = 0.0  # tuples that wait in the senders
+        self.last_rate = 0.0  # of the source, in the last step of so many seconds
+        self.step_s = 1.0
         self._stale = False
 
     @classmethod
@@ -74,9 +79,6 @@ class State:
         if len(np.unique(group)) < executors:
             raise OptionError(f"{executors} executors on {setup.nodes} nodes leave some without a core of their own node")
         return cls(setup, core_node, group, home, rng)
-
-    def _all(self) -> range:
-        return range(self.groups)
 
     def cores_of(self, group: int) -> Ints:
         """Those it may use: not the ones that it is about to give away."""
@@ -115,7 +117,6 @@ class State:
 
     def put(self, shard: int, core: int) -> None:
         """A shard is on another core now."""
-        self.update_window()
         old, share = self.shard_core[shard], self.share[shard]
         for core_sum, amount in (
             (self.core_load, share * self.cost_s[shard]), (self.core_share, share), (self.core_shards, 1),
@@ -128,67 +129,69 @@ class State:
 
     def _derive(self) -> None:
         self._stale = False
-        station, stations, own = self.station_of, len(self.home), self.core_group >= 0
-        self.per_tuple = np.bincount(station[own], self.core_share[own], minlength=stations).clip(min=0.0)
+        station, stations, count = self.station_of, len(self.home), self.nodes
+        self.per_tuple = np.bincount(station, self.core_share, minlength=stations).clip(min=0.0)
+        work = np.bincount(station, self.core_load, minlength=stations)
+        self.mean_cost_s = np.divide(work, self.per_tuple, out=np.zeros(stations), where=self.per_tuple > 0)
+        cores = np.bincount(station, minlength=stations)
+        self.room = self.setup.queue + (self.setup.core_queue * cores if self.setup.elastic else np.zeros(stations))
+        """Tuples that each queue holds."""
         self._worst = np.zeros(stations)
-        np.maximum.at(self._worst, station[own], self.core_load[own])
-        away = own & (self.core_node != self.home[station])
+        np.maximum.at(self._worst, station, self.core_load)
+        away = self.core_node != self.home[station]
         at, homes = self.core_node[away], self.home[station[away]]
         taken, given = self.core_in[away], self.core_out[away]
-        crossing = 1 - 1 / self.nodes  # what comes from or goes to any node, except this one
-        incoming = np.bincount(station[own], self.core_in[own], minlength=stations)
-        outgoing = np.bincount(station[own], self.core_out[own], minlength=stations)
-        count = self.nodes
+        crossing = 1 - 1 / count  # what comes from or goes to any node, except this one
+        incoming = np.bincount(station, self.core_in, minlength=stations)
+        outgoing = np.bincount(station, self.core_out, minlength=stations)
         self.node_in = (
             np.bincount(self.home, incoming, minlength=count) * crossing + np.bincount(at, taken, minlength=count)
             + np.bincount(homes, given, minlength=count)
-        )  # fmt: skip
+        ).clip(min=0.0)  # fmt: skip
         self.node_out = (
             np.bincount(self.home, outgoing, minlength=count) * crossing + np.bincount(homes, taken, minlength=count)
             + np.bincount(at, given, minlength=count) + self.source_bytes * crossing / count
-        )  # fmt: skip
+        ).clip(min=0.0)  # fmt: skip
         self.remote_bytes = float((taken + given).sum())
-        self._busy = own & (self.core_share > 0)
+        self._busy = self.core_share > 0
 
     def capacity(self, claimed: tuple[Floats, Floats]) -> Floats:
-        """Tuples per second that each station serves, when moving state takes these bytes per second of each interface."""
+        """Tuples per second that each station serves, when moving state takes these bytes per second of each interface.
+
+        Half of an interface is the tuples' in any case. What is left before a station that gets nothing any more goes at once.
+        """
         if self._stale:
             self._derive()
+        whole = self.setup.interface
+        left = [np.maximum(whole - one, whole / 2) for one in claimed]
         with np.errstate(divide="ignore"):
-            limit = np.minimum(
-                (self.setup.interface - claimed[0]) / self.node_in, (self.setup.interface - claimed[1]) / self.node_out
-            )
+            limit = np.minimum(left[0] / self.node_in, left[1] / self.node_out)
             rate = np.minimum(1 / self._worst, limit[self.home])
         np.minimum.at(rate, self.station_of[self._busy], limit[self.core_node[self._busy]])
-        self._capacity = np.where(self.per_tuple > 0, rate, 0.0) * self.per_tuple
-        return self._capacity
+        served: Floats = np.multiply(rate, self.per_tuple, out=np.full(len(rate), _AT_ONCE), where=self.per_tuple > 0)
+        return served
 
-    def serve(self, served: Floats, rate: float) -> None:
-        self.served, self.last_rate = served, rate
-        self.waiting -= served
-        self._since += np.divide(served, self.per_tuple, out=np.zeros_like(served), where=self.per_tuple > 0)
+    def pass_on(self, rate: float, served: Floats, step_s: float) -> None:
+        """The source sent this many tuples per second, and these were served."""
+        self.last_rate, self.step_s = rate, step_s
+        self.sent, self.served = rate * step_s * self.per_tuple, served
+        self.waiting += self.sent - served
+        self._since += rate * step_s
 
-    def wait(self) -> Floats:
-        """Seconds that a tuple takes that comes to a station now."""
-        inside = self.waiting + self.held
-        busy = np.divide(inside, self._capacity, out=np.zeros_like(inside), where=self._capacity > 0)
-        work = np.bincount(self.station_of.clip(min=0), self.core_load, minlength=len(busy))
-        return busy + np.divide(work, self.per_tuple, out=np.zeros_like(busy), where=self.per_tuple > 0)
-
-    # what the balancer and the scheduler are told: each shard's work in the last two periods
+    # What the balancer and the scheduler are told is the work that each shard was sent, not what it got done: after a stop all
+    # queues are full and all cores as busy, and what is done says nothing. The authors' code counts where it routes, too.
 
     def update_window(self) -> None:
-        if self._since.any():
-            station = self.station_of[self.shard_core]
-            self._buckets[-1] += self._since[station] * self.share * self.cost_s
-            self._since[:] = 0.0
+        if self._since:
+            self._buckets[-1] += self._since * np.append(self.share * self.cost_s, 1.0)
+            self._since = 0.0
 
     def close_window(self, keep: bool = True) -> None:
-        """``work`` is what was done since the last but one call. With ``keep`` false it is forgotten: something stood still."""
+        """``work`` is since the last but one call. With ``keep`` false it is forgotten: something stood still."""
         self.update_window()
-        older, current = self._buckets if keep else [np.zeros(len(self.share))] * 2
-        self.work = older + current  # seconds of each shard
-        self._buckets = [current, np.zeros(len(self.share))]
+        older, current = self._buckets if keep else [np.zeros(len(self.share) + 1)] * 2
+        self.work, self.seen = (older + current)[:-1], float((older + current)[-1])
+        self._buckets = [current, np.zeros(len(self.share) + 1)]
 
     # cores that change executors
 
@@ -196,6 +199,5 @@ class State:
         """A core that its executor no longer uses belongs to the next one."""
         ready = (self.core_next != self.core_group) & (self.core_shards == 0)
         if ready.any():
-            self.update_window()
             self.core_group = np.where(ready, self.core_next, self.core_group)
             self._derive()

@@ -1,19 +1,20 @@
-"""Which cores each executor gets: as many as were granted, with as little state moved as will do, and near where its data is.
+"""Which cores each executor gets: as many as were granted, with as little state moved as will do, and near its data.
 
-Source: Wang et al.: "Elasticutor: rapid elasticity for realtime stateful stream processing", SIGMOD 2019, section 4.2, algorithm
-1. Node i has c_i cores, x_ij of them belong to executor j, whose main process is on its home node; X_j = Σ_i x_ij. An executor's
-state s_j is spread evenly over its cores, so that one core more on node i brings C⁺ = s_j·(X_j − x_ij) / (X_j·(X_j + 1)) bytes
-over the network, and one fewer C⁻ = s_j·(X_j − x_ij) / (X_j·(X_j − 1)). Executors that take in and put out more than φ bytes per
-second and core get cores of their home node only; where that cannot be had, φ is doubled.
+Source: Wang et al.: "Elasticutor: rapid elasticity for realtime stateful stream processing", SIGMOD 2019, section 4.2,
+algorithm 1. Node i has c_i cores, x_ij of them belong to executor j, whose main process is on its home node; X_j = Σ_i x_ij.
+An executor's state s_j is spread evenly over its cores, so that one core more on node i brings C⁺ = s_j·(X_j − x_ij) /
+(X_j·(X_j + 1)) bytes over the network, and one fewer C⁻ = s_j·(X_j − x_ij) / (X_j·(X_j − 1)). Executors that take in and put
+out more than φ bytes per second and core get cores of their home node only; where that cannot be had, φ is doubled.
 
-Read so: the neediest in data come first (the paper's pseudo-code says ascending, its text descending); cores are taken from those
-that have more than was granted, and from nobody where they are free, at no cost; the last core is never taken (C⁻ would divide
-by 0), and the first one is had at no cost (C⁺ would too). φ above the greatest data intensity excludes nobody, so doubling ends
-there at the latest.
+Read so: those with the most data come first (the paper's pseudo-code says ascending, its text descending). Cores are taken
+from those that have more than was granted, or are free and cost nothing. The last core is never taken (C⁻ would divide by 0),
+and the first one costs nothing (C⁺ would too). φ above the greatest data intensity excludes nobody, so doubling ends there.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from springtide.errors import OptionError
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 PHI = 512 * 1024.0
 """φ: bytes per second and core, above which an executor counts as data-intensive."""
@@ -45,8 +47,8 @@ def assign(
     """At least ``granted`` cores for every executor, from the ``cores`` that they have now.
 
     ``capacity``: c of every node. ``home``, ``state`` (bytes) and ``intensity`` (bytes per second and core): of every executor.
-    ``from_any``: a data-intensive executor may take from any that is not, as line 7 of the algorithm has it; who falls below its
-    grant by that is served later. An executor that has more than its grant keeps what nobody needs.
+    ``from_any``: a data-intensive executor may take from any that is not, as line 7 of the algorithm has it; who falls below
+    its grant by that is served later. An executor that has more than its grant keeps what nobody needs.
 
     >>> two = np.array([[3, 1], [0, 0]])  # nodes × executors; node 1 is free
     >>> one_more = np.array([3, 2])
@@ -57,11 +59,14 @@ def assign(
     greatest = float(intensity.max(initial=0.0))
     if not np.isfinite(greatest) or not phi > 0:
         raise OptionError(f"data intensities must be finite and φ above 0 bytes/s; they are {greatest} and {phi}")
+    market = _Market(granted, cores, capacity, state)
     while True:
         intensive = intensity > phi
-        found = _attempt(granted, cores, capacity, home, state, intensity, intensive, from_any)
-        if found is not None:
-            return Assigned(found, phi)
+        donors = ~intensive if from_any else np.zeros(len(granted), dtype=np.bool_)
+        if market.may_serve(intensive, home, donors):
+            found = _attempt(market.copy(), home, intensity, intensive, donors)
+            if found is not None:
+                return Assigned(found, phi)
         while phi < greatest and (intensive == (intensity > phi)).all():
             phi *= 2  # until it excludes fewer: the same ones would fail again
 
@@ -108,27 +113,22 @@ def _check(granted: Ints, cores: Ints, capacity: Ints) -> None:
         raise OptionError(f"node {i} has {capacity[i]} cores and {cores[i].sum()} of them are in use")
 
 
-def _attempt(
-    granted: Ints, cores: Ints, capacity: Ints, home: Ints, state: Floats, intensity: Floats, intensive: npt.NDArray[np.bool_],
-    from_any: bool,
-) -> Ints | None:  # fmt: skip
+def _attempt(market: _Market, home: Ints, intensity: Floats, intensive: Flags, donors: Flags) -> Ints | None:
     """Algorithm 1 for one φ; None where it fails."""
-    market = _Market(granted, cores, capacity, state)
-    needy = list(np.flatnonzero(market.have < granted))
-    needy.sort(key=lambda j: -intensity[j])
+    granted = market.granted
+    needy = deque(sorted(np.flatnonzero(market.have < granted).tolist(), key=lambda j: -intensity[j]))
     while needy:
-        j = int(needy.pop(0))
+        j = needy.popleft()
         while market.have[j] < granted[j]:
             if intensive[j]:
-                donor = market.local(home[j], ~intensive if from_any else None)
-                node = int(home[j])
+                node, donor = int(home[j]), market.local(int(home[j]), donors)
             else:
                 node, donor = market.anywhere(j, int(home[j]))
             if donor is None:
                 return None
             market.trade(node, donor, j)
-            if donor != NOBODY and market.have[donor] < granted[donor] and donor not in needy:
-                needy.append(donor)  # from_any: it is not data-intensive, so those who are come before it
+            if donor != NOBODY and market.have[donor] == granted[donor] - 1:
+                needy.append(donor)  # only by ``from_any``; it is not data-intensive, so those who are come before it
     return market.cores
 
 
@@ -140,13 +140,26 @@ class _Market:
 
     def __init__(self, granted: Ints, cores: Ints, capacity: Ints, state: Floats) -> None:
         self.granted, self.state = granted, state
-        self.cores, self.have = cores.copy(), cores.sum(axis=0)
+        self.cores, self.have = cores, cores.sum(axis=0)
         self.free = capacity - cores.sum(axis=1)
         self._node, self._owner = np.nonzero(cores)
         self._begins = np.searchsorted(self._node, np.arange(len(capacity) + 1))
-        self._cost = self._loss(np.arange(len(self._node)))  # C⁻, infinite for those who have no core too many
-        self._spare = self.have > granted
-        self._cost[~self._spare[self._owner]] = np.inf
+        loss = self._loss(np.arange(len(self._node)))
+        self._cost = np.where((self.have > granted)[self._owner], loss, np.inf)  # C⁻ of those who have a core too many
+
+    def copy(self) -> _Market:
+        """To try something on; what no trade changes is shared."""
+        made = copy(self)
+        made.cores, made.have, made.free, made._cost = self.cores.copy(), self.have.copy(), self.free.copy(), self._cost.copy()
+        return made
+
+    def may_serve(self, intensive: Flags, home: Ints, donors: Flags) -> bool:
+        """Whether every node has as many cores to give as those need who are at home there and take no others."""
+        need = np.where(intensive, np.maximum(self.granted - self.have, 0), 0)
+        wanted = np.bincount(home, need, minlength=len(self.free))
+        spare = np.maximum(self.have - np.where(donors, 1, self.granted), 0)[self._owner]
+        given = np.minimum(self.cores[self._node, self._owner], spare)
+        return bool((wanted <= self.free + np.bincount(self._node, given, minlength=len(self.free))).all())
 
     def _loss(self, entries: Ints) -> Floats:
         """C⁻; infinite at the last core, and where none is left."""
@@ -156,14 +169,12 @@ class _Market:
             loss = self.state[own] * (have - here) / (have * (have - 1))
         return np.where((have > 1) & (here > 0), loss, np.inf)
 
-    def local(self, node: int, donors: npt.NDArray[np.bool_] | None) -> int | None:
+    def local(self, node: int, donors: Flags) -> int | None:
         """Who gives up a core of this node at the least cost: one who has too many, or any of the ``donors``."""
         if self.free[node] > 0:
             return NOBODY
         entries = np.arange(self._begins[node], self._begins[node + 1])
-        costs = self._cost[entries]
-        if donors is not None:
-            costs = np.where(donors[self._owner[entries]], self._loss(entries), costs)
+        costs = np.where(donors[self._owner[entries]], self._loss(entries), self._cost[entries])
         best = int(costs.argmin()) if len(costs) else -1
         return int(self._owner[entries[best]]) if best >= 0 and costs[best] < np.inf else None
 
@@ -179,11 +190,11 @@ class _Market:
             best = int(total.argmin())
             if total[best] < cost:
                 node, donor, cost = int(self._node[best]), int(self._owner[best]), total[best]
-        if node != home and donor is not None:
-            there = self.local(home, None)
-            entry = slice(self._begins[home], self._begins[home + 1])
-            if there is not None and there != NOBODY and self._cost[entry].min() + gain[home] <= cost:
-                return home, there
+        if node != home and donor is not None and self.free[home] == 0:
+            there = slice(self._begins[home], self._begins[home + 1])
+            costs = self._cost[there] + gain[home]
+            if len(costs) and costs.min() <= cost:
+                return home, int(self._owner[there][costs.argmin()])
         return node, donor
 
     def trade(self, node: int, donor: int, j: int) -> None:

@@ -55,6 +55,7 @@ class StateBook:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-merge")
         self._now = 0
         self._owners: dict[str, tuple[int, ...]] = {}
+        self._in_pieces: set[str] = set()
         for name in kept:
             self._sweep(name)
 
@@ -136,9 +137,21 @@ class StateBook:
                 load_s=round(sum(receipt["load_s"] for receipt in own), 6),
                 commit_s=round(sum(receipt["commit_s"] for receipt in own), 6),
                 written_bytes=sum(receipt["file"]["bytes"] for receipt in own if receipt["file"] is not None),
-                pieces=max((receipt["groups"] for receipt in own), default=0), watermark=self.watermark(name), seconds=seconds,
+                pieces=self._pieces(name, own), watermark=self.watermark(name), seconds=seconds,
             )  # fmt: skip
         return reports
+
+    def _pieces(self, name: str, receipts: Sequence[Mapping[str, Any]]) -> int:
+        """In how many pieces a task worked at most; that there are several is told, once."""
+        pieces = max((receipt["groups"] for receipt in receipts), default=0)
+        if pieces > 1 and name not in self._in_pieces:
+            self._in_pieces.add(name)
+            log.warning(
+                "the state of operator %r, %.0f MB, is too large for its tasks' memory at once: they work on it in %d pieces a"
+                " batch, which is slower; give Python workers more (spark.executor.pyspark.memory), or more tasks",
+                name, self._catalogs[name].bytes / 1e6, pieces,
+            )  # fmt: skip
+        return pieces
 
     def recover_from(self, error: Exception) -> None:
         """See whether a batch failed because of a damaged file, and mend that, as far as it can be."""

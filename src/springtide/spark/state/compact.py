@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from springtide.policy.group.shards import shards_of
 from springtide.spark.state.segment import GONE, HASH, HASH2, TOUCHED, Segment, Writer, opened
-from springtide.spark.state.stepping import GROUP_BYTES, Kept
+from springtide.spark.state.stepping import Kept, group_bytes
 
 Fit = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Gives rows of an older schema the present one."""
@@ -42,7 +42,7 @@ def newest_by_group(segments: Sequence[Segment], shards: int, fitted: Fit) -> It
 def _groups(segments: Sequence[Segment], shards: int) -> Iterator[tuple[int, int]]:
     """Ranges of shards whose state fits in memory."""
     size = sum(segment.size for segment in segments) / shards
-    count = max(1, int(GROUP_BYTES // max(1.0, size)))
+    count = max(1, int(group_bytes() // max(1.0, size)))
     for first in range(0, shards, count):
         yield first, min(first + count, shards) - 1
 

@@ -6,6 +6,7 @@ changed is written as one segment. All of it goes by groups of shards that fit i
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ from springtide.spark.state.lookup import Identities
 from springtide.spark.state.segment import GONE, HASH, HASH2, OWN, TOUCHED, Segment, Writer, opened
 
 GROUP_BYTES = 64 << 20
-"""State is worked on in groups of shards of about so much: a tenth of what a Python worker is usually given."""
+"""State is worked on in groups of shards of about so much at most, that it may be larger than memory."""
+GROUP_SHARE = 1 / 16
+"""And of so much of what a Python worker may use: what is read, what is made of it and what is written are there at once."""
 KEY, STATE = "key.", "state."
 """What the names of a segment's columns begin with: a key's, and a variable's."""
 
@@ -193,7 +196,7 @@ class Stepping:
         if not len(shards):
             return
         size = sum(segment.size for segment in self._segments) / self._kept.shards
-        count = max(1, int(GROUP_BYTES // max(1.0, size)))
+        count = max(1, int(group_bytes() // max(1.0, size)))
         for begin in range(0, len(shards), count):
             self.receipt.groups += 1
             yield shards[begin : begin + count]
@@ -283,6 +286,12 @@ class Stepping:
         self.receipt.removed += int((changed & present & step.gone).sum())
         self.receipt.shards += np.unique(shards_of(every.one[changed], self._kept.shards)).tolist()
         self.receipt.commit_s += time.perf_counter() - begin
+
+
+def group_bytes() -> int:
+    """How much state is worked on at once. Spark limits a worker's memory by ``spark.executor.pyspark.memory``."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return GROUP_BYTES if limit == resource.RLIM_INFINITY else max(1 << 20, min(GROUP_BYTES, int(limit * GROUP_SHARE)))
 
 
 def _part(rows: pa.RecordBatch, prefix: str) -> pa.RecordBatch:

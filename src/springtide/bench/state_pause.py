@@ -1,0 +1,170 @@
+"""One process of ``springtide bench state``: how long no batch ends while 100 MB of state go from 2 tasks to 8, and back.
+
+Files of rows come at a steady pace, whatever the query does. Springtide changes its width between two batches. Spark's way is
+to let the query take up what is there, stop it, repartition its checkpoint, and start it again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import springtide as st
+from springtide.bench.state_throughput import ROCKSDB, SHARDS
+from springtide.spark import session as sessions
+
+SLOTS = 8
+KEYS = 100_000
+TEXT_BYTES = 1_000
+"""100 MB of state: so many keys, each with a text of so many bytes."""
+ROWS = 2_000
+EVERY_S = 1.0
+STEADY_S = 30.0
+"""How long each width is kept."""
+NARROW, WIDE = 2, 8
+
+
+@dataclass(frozen=True)
+class Said:
+    key: int
+    text: str
+
+
+SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string())])
+
+
+class Feeder:
+    """Puts a file of rows into a folder every second, on a thread of its own; the first ones have every key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._random = np.random.default_rng(1)
+        self._number = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        folder.mkdir()
+        for keys in np.array_split(np.arange(KEYS), 10):
+            self._put(keys)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self._put(self._random.integers(0, KEYS, ROWS))
+
+    def _put(self, keys: Any) -> None:
+        texts = [f"{key:07d}".rjust(TEXT_BYTES, chr(97 + self._number % 26)) for key in keys]
+        hidden = self._folder / f".{self._number}"
+        pq.write_table(pa.table({"key": keys, "text": texts}, SCHEMA), hidden)
+        os.replace(hidden, self._folder / f"{self._number:06d}.parquet")
+        self._number += 1
+
+
+def rows(session: SparkSession, folder: Path) -> DataFrame:
+    reader = session.readStream.schema("key long, text string").option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(folder))
+
+
+def springtide(session: SparkSession, folder: Path) -> tuple[float, float]:
+    """The longest gap beyond the usual while the width goes up and down, and the usual time between two batches' ends."""
+    said = st.source.dataframe(lambda spark: rows(spark, folder / "in"), schema=Said)
+    kept = said.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=SHARDS, name="kept")
+    script = f"0:{NARROW},{STEADY_S:g}:{WIDE},{2 * STEADY_S:g}:{NARROW}"
+    feeder = Feeder(folder / "in")
+    feeder.start()
+    try:
+        result = st.run(
+            kept.to(st.sink.discard()).named("kept"), policy="scripted", settings={"script": script}, max_slots=SLOTS,
+            duration=3 * STEADY_S, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
+        )  # fmt: skip
+    finally:
+        feeder.stop()
+    reports = [json.loads(line) for line in (result.folder / "batches.jsonl").read_text().splitlines()]
+    widths = [report["plan"]["widths"]["kept"] for report in reports]
+    if not {NARROW, WIDE} <= set(widths):
+        raise RuntimeError(f"the width was to go from {NARROW} to {WIDE} and back; it was {widths}")
+    return _pause([report["committed"] for report in reports if report["rows_in"]])
+
+
+def spark(session: SparkSession, folder: Path) -> tuple[float, float]:
+    """The same by Spark's own means."""
+    feeder = Feeder(folder / "in")
+    feeder.start()
+    ends: list[float] = []
+    try:
+        for number, partitions in enumerate((NARROW, WIDE, NARROW)):
+            if number:
+                session._streamingCheckpointManager.repartition(str(folder / "checkpoint"), partitions)
+            session.conf.set("spark.sql.shuffle.partitions", partitions)
+            counted = rows(session, folder / "in").groupBy("key").agg(F.count("*").alias("n"), F.max("text").alias("text"))
+            writer = counted.writeStream.outputMode("update").format("noop")
+            query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+            end = time.time() + STEADY_S
+            while time.time() < end:
+                time.sleep(0.2)
+                if query.exception() is not None:
+                    raise RuntimeError(str(query.exception()))
+            query.processAllAvailable()
+            query.stop()
+            ends += [_end(progress) for progress in query.recentProgress if progress["numInputRows"]]
+    finally:
+        feeder.stop()
+    return _pause(sorted(set(ends)))
+
+
+def _end(progress: Any) -> float:
+    begun = datetime.datetime.fromisoformat(progress["timestamp"]).timestamp()
+    return float(begun + progress["durationMs"]["triggerExecution"] / 1000)
+
+
+def _pause(ends: list[float]) -> tuple[float, float]:
+    gaps = [after - before for before, after in itertools.pairwise(ends)]
+    usual = statistics.median(gaps)
+    return max(0.0, max(gaps[len(gaps) // 6 :]) - usual), usual
+
+
+def main() -> None:
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    progress = sys.stderr
+    session: Any = sessions.create(sessions.local_master(SLOTS), "bench-state-pause", conf=ROCKSDB)
+    found: dict[str, list[tuple[float, float]]] = {"springtide": [], "spark": []}
+    for number in range(int(sys.argv[1])):
+        for name in ("springtide", "spark")[:: 1 if number % 2 == 0 else -1]:
+            with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
+                found[name].append((springtide if name == "springtide" else spark)(session, Path(folder)))
+            print(f"round {number + 1}: {name} pauses for {found[name][-1][0]:.2f} s", file=progress, flush=True)
+    session.stop()
+    document = {
+        "springtide_s": round(statistics.median(pause for pause, _ in found["springtide"]), 3),
+        "spark_s": round(statistics.median(pause for pause, _ in found["spark"]), 3),
+        "usual_batch_s": round(statistics.median(usual for _, usual in found["springtide"]), 3),
+        "rounds": {name: [round(pause, 3) for pause, _ in pauses] for name, pauses in found.items()},
+        "state_mb": KEYS * TEXT_BYTES / 1e6,
+    }
+    print(json.dumps(document), file=answer, flush=True)
+
+
+if __name__ == "__main__":
+    main()

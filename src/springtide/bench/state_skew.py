@@ -1,0 +1,171 @@
+"""One process of ``springtide bench state``: throughput when the popular keys change (Elasticutor, figure 6).
+
+Keys are drawn by Zipf's law with exponent 1; ω times a minute another permutation says which keys are the popular ones. A
+record costs a wait (``work: "wait"``), so eight tasks fit on two cores, and the source always has more than can be read.
+
+    hash         shards in ranges, whatever they cost
+    restart      the query is stopped, its shards are balanced, and it is started again, whenever the popular keys have changed
+    springtide   shards are balanced between two batches
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from bisect import bisect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import springtide as st
+from springtide.bench.statistics import turned
+from springtide.policy.shard import Loads, Owner, spread
+from springtide.policy.shard.balance import balanced
+from springtide.record.folder import RunFolder
+from springtide.spark import session as sessions
+
+WIDTH = 8
+SHARDS = 256
+KEYS = 10_000
+WAIT_S = 0.001
+RATE = 12_000.0
+"""Records a second that come: more than eight tasks of 1 ms a record can take."""
+TARGET_S = 2.5
+"""Batches of about a second."""
+SECONDS = 60.0
+SEEN_S = 3.0
+"""After a change of the popular keys, so long until the new loads are known and the query is stopped."""
+WARM_S = 10.0
+OMEGAS = (0, 2, 8, 16)
+ENGINES = ("hash", "restart", "springtide")
+
+
+@dataclass(frozen=True)
+class Click:
+    key: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    key: int
+    count: int
+
+
+@cache
+def _popularity() -> list[float]:
+    """Cumulated shares of the ranks."""
+    shares = list(accumulate(1 / rank for rank in range(1, KEYS + 1)))
+    return [share / shares[-1] for share in shares]
+
+
+@cache
+def _permutation(number: int) -> Any:
+    return np.random.default_rng(number).permutation(KEYS).tolist()
+
+
+def drawn(draw: st.Draw) -> Click:
+    """A record, with the rank of its key for a key."""
+    return Click(min(bisect(_popularity(), draw.random.random()), KEYS - 1))
+
+
+def shuffled(omega: int, begun: float) -> Callable[[Click], Click]:
+    """Gives the ranks to other keys ω times a minute. By the clock, so that fast and slow engines see the same."""
+
+    def shuffle(click: Click) -> Click:
+        return Click(_permutation(int((time.time() - begun) * omega / 60))[click.key])
+
+    return shuffle
+
+
+class Count(st.Processor):
+    """Counts, and waits for something outside at every record."""
+
+    count = st.value(int, default=0)
+
+    def process(self, key: int, records: list[Click], state: st.State) -> Iterator[Counted]:
+        time.sleep(WAIT_S * len(records))
+        state.count += len(records)
+        yield Counted(key, state.count)
+
+
+@dataclass
+class Held:
+    """Keeps the shards where they are while the query runs; ``reload`` balances them for the next start."""
+
+    owner: Owner
+    loads: Loads
+    name = "held"
+
+    def assign(self, owner: Owner, loads: Loads, width: int) -> Owner:
+        self.loads = loads
+        return self.owner
+
+    def reload(self) -> None:
+        self.owner = balanced(self.owner, self.loads, WIDTH)
+
+
+def run(session: Any, engine: str, omega: int, folder: Path) -> float:
+    """Records a second, after the first seconds."""
+    begun = time.time()
+    held = Held(spread(SHARDS, WIDTH), np.zeros(SHARDS))
+    sharding: Any = {"hash": "fixed", "restart": held, "springtide": "balance"}[engine]
+    spans = restarts(omega) if engine == "restart" else [SECONDS]
+    for until in spans:
+        left = begun + until - time.time()
+        if left > 0:
+            stream = st.source.generate(drawn, rate=RATE).map(shuffled(omega, begun), schema=Click, name="shuffle")
+            counts = stream.key_by("key").stateful(Count, shards=SHARDS)
+            st.run(
+                counts.to(st.sink.discard()).named("clicks"), policy="static", settings={"degree": WIDTH}, max_slots=WIDTH,
+                target=TARGET_S, duration=left, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
+                sharding=sharding,
+            )  # fmt: skip
+            held.reload()
+    reports = [report for path in sorted((folder / "runs").iterdir()) for report in RunFolder(path).batches()]
+    counted = [report for report in reports if report.started > begun + WARM_S]
+    return sum(report.rows_in for report in counted) / (counted[-1].committed - counted[0].started)
+
+
+def restarts(omega: int) -> list[float]:
+    """When the query is stopped, in seconds: as soon as new loads were seen after each change, and at the end."""
+    period = 60 / omega if omega else SECONDS
+    changes = [number * period for number in range(math.ceil(SECONDS / period))]
+    return [*(at + SEEN_S for at in changes if at + SEEN_S < SECONDS), SECONDS]
+
+
+def main() -> None:
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    progress = sys.stderr
+    session: Any = sessions.create(sessions.local_master(WIDTH), "bench-state-skew")
+    found: dict[tuple[int, str], list[float]] = {}
+    for number in range(int(sys.argv[1])):
+        for omega in OMEGAS:
+            for engine in turned(ENGINES, number):
+                with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
+                    found.setdefault((omega, engine), []).append(run(session, engine, omega, Path(folder)))
+                print(
+                    f"round {number + 1}: ω = {omega}, {engine}: {found[omega, engine][-1]:.0f} rows/s",
+                    file=progress,
+                    flush=True,
+                )
+    session.stop()
+    rows = [
+        {"omega": omega, "engine": engine, "rows_s": round(statistics.median(each)), "rounds": [round(one) for one in each]}
+        for (omega, engine), each in found.items()
+    ]
+    print(json.dumps(rows), file=answer, flush=True)
+
+
+if __name__ == "__main__":
+    main()
