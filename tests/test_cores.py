@@ -88,7 +88,9 @@ def test_line_7_to_the_letter() -> None:
     found = assigned([2, 2], cores, capacity, home, intensity=data, from_any=True)
     assert found.cores.tolist() == [[2, 1], [0, 1]] and found.phi == PHI
     assert assigned([2, 2], cores, capacity, home, intensity=data).cores.tolist() == [[1, 2], [1, 0]]
-    # nobody's last core is taken
+    # nobody's last core is taken: executor 1's, who has one, does not even count as the cheapest
+    three = assigned([2, 1, 2], [[1, 1, 2], [0, 0, 0]], [4, 1], [0, 0, 0], intensity=[*data, 0.0], from_any=True)
+    assert three.cores.tolist() == [[2, 1, 1], [0, 0, 1]]
     assert assigned([2, 1], [[1, 1], [0, 0]], [2, 1], [0, 0], intensity=data, from_any=True).cores.tolist() == [[1, 1], [1, 0]]
 
 

@@ -35,12 +35,18 @@ class Book:
         at = step_s * np.arange(len(self.rate) + 1)
         sent = np.append(0.0, np.cumsum(self.rate * step_s))
         made = np.maximum.accumulate(sent + np.append(0.0, self.backlog))
-        blocked = np.maximum(at[1:] - np.interp(sent[1:], made, at), 0.0)
+        blocked = np.maximum(at[1:] - _reached(sent[1:], made, at), 0.0)
         inside = np.empty_like(self.sent)
         for j in range(inside.shape[1]):
             came, left = np.cumsum(self.sent[:, j]), np.append(0.0, np.cumsum(self.served[:, j]))
-            inside[:, j] = np.maximum(np.interp(came, left, at) - at[1:], 0.0)
+            inside[:, j] = np.maximum(_reached(came, left, at) - at[1:], 0.0)
         return blocked, inside + self.cost_s
+
+
+def _reached(counts: Floats, grown: Floats, at: Floats) -> Floats:
+    """When a number that grows, and at times stays, first reached each of the counts."""
+    found: Floats = np.interp(counts * (1 - 1e-12), grown, at)  # just before it, as ``interp`` would take the end of a stay
+    return found
 
 
 def percentile(values: Floats, weights: Floats, share: float) -> float:

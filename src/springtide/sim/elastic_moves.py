@@ -143,7 +143,7 @@ class Stopping(_Moves):
 
     def undisturbed(self) -> bool:
         """Whether the source ran all the time since this was last asked."""
-        calm, self._disturbed = not self._disturbed, self.stopped
+        calm, self._disturbed = not self._disturbed, any(self.queues)
         return calm
 
     def advance(self, step_s: float) -> None:

@@ -118,12 +118,7 @@ class BatchRunner:
 
     def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
         planned = time.time()
-        versions = self._state.versions(self._checkpoint.batch_time(batch)) if self._state else {}
-        try:
-            outcome = self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before, versions)
-        except Exception as error:
-            self._state.recover_from(error)
-            raise
+        outcome = self._ran(frame, batch, plan)
         ran = time.time()
         _raise_if_stopped(outcome)
         receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
@@ -147,6 +142,16 @@ class BatchRunner:
         self._oldest_s = max((committed - at for task in outcome.tasks for at, _ in task["created"]), default=0.0)
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
         return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
+
+    def _ran(self, frame: DataFrame, batch: int, plan: Plan) -> Outcome:
+        """Run the tasks; again, if a file of state was damaged, and could be mended."""
+        while True:
+            versions = self._state.versions(self._checkpoint.batch_time(batch)) if self._state else {}
+            try:
+                return self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before, versions)
+            except Exception as error:
+                if not self._state.mended(error):
+                    raise
 
     def _source_rows(self, outcome: Outcome) -> dict[str, int]:
         rows = dict(outcome.source_rows)

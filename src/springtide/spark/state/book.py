@@ -153,14 +153,15 @@ class StateBook:
             )  # fmt: skip
         return pieces
 
-    def recover_from(self, error: Exception) -> None:
-        """See whether a batch failed because of a damaged file, and mend that, as far as it can be."""
-        found = re.search(r"state file (\S+) is damaged", str(error))
-        if found and self._kept:
-            self.recover(found[1])
+    def mended(self, error: Exception) -> bool:
+        """Whether a batch failed because of a damaged file, and the state is whole now without it.
 
-    def recover(self, path: str) -> None:
-        """A file is damaged: go back to those that it was merged from, if they are there and whole; else it is an error."""
+        It is if the file was merged from others, and those are there and whole. If they are not, that is an error.
+        """
+        found = re.search(r"state file (\S+) is damaged", str(error))
+        return found is not None and bool(self._kept) and self._restore(found[1])
+
+    def _restore(self, path: str) -> bool:
         for name, catalog in self._catalogs.items():
             for run in catalog.runs:
                 if Path(path).name not in {file.name for file in run.files}:
@@ -169,8 +170,8 @@ class StateBook:
                 self._catalogs[name] = catalog.restored(run)
                 self._merging.pop(name, None)
                 log.warning("state file %s is damaged; the files that it was merged from are used instead", path)
-                return
-        log.warning("state file %s is damaged, but is no longer needed", path)
+                return True
+        return False
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

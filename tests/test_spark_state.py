@@ -1,0 +1,184 @@
+"""Stateful operators on real Spark: totals, windows, late records, restarts, other widths, other declarations, and damage."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import springtide as st
+from crash.job import fixed_limit
+from springtide import running
+from springtide.errors import CheckpointError
+from springtide.record.folder import RunFolder
+from springtide.spark.state.reading import reading
+
+pytest.importorskip("pyspark")
+pytestmark = pytest.mark.spark
+
+EPOCH = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True)
+class Ride:
+    route: str
+    at: datetime.datetime
+    fare: int
+
+
+@dataclass(frozen=True)
+class Total:
+    route: str
+    rides: int
+    fares: int
+
+
+def ride(draw: st.Draw) -> Ride:
+    """One a second of its own time; every 50th is a minute late."""
+    late = 60 if draw.index % 50 == 49 else 0
+    return Ride(f"r{draw.index % 11}", EPOCH + datetime.timedelta(seconds=draw.index - late), draw.index)
+
+
+def rides(limit: int) -> st.Stream:
+    return st.source.generate(ride, rate=1e6, limit=limit)
+
+
+class Totals(st.Processor):
+    rides = st.value(int, default=0)
+    fares = st.value(int, default=0)
+
+    def process(self, key: str, records: list[Ride], state: st.State) -> Iterator[Total]:
+        state.rides += len(records)
+        state.fares += sum(record.fare for record in records)
+        yield Total(key, state.rides, state.fares)
+
+
+def totals(limit: int, **options: Any) -> st.Topology:
+    made = rides(limit).key_by("route").stateful(Totals, shards=16, **options)
+    return made.to(st.sink.memory("totals")).named("totals")
+
+
+def expected(limit: int) -> dict[str, tuple[int, int]]:
+    counted: Counter[str] = Counter()
+    fares: Counter[str] = Counter()
+    for n in range(limit):
+        counted[f"r{n % 11}"] += 1
+        fares[f"r{n % 11}"] += n
+    return {route: (counted[route], fares[route]) for route in counted}
+
+
+def remembered(checkpoint: Path, operator: str = "totals") -> dict[str, tuple[int, ...]]:
+    with reading(checkpoint, operator) as state:
+        rows = [row for part in state.rows() for row in part.to_pylist()]
+    return {row["key.route"]: tuple(v for name, v in row.items() if name.startswith("state.")) for row in rows}
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 100 records, whatever the machine."""
+    monkeypatch.setattr(running, "ReadLimit", fixed_limit(100))
+
+
+def go(spark: Any, topology: st.Topology, folder: Path, **options: Any) -> st.Result:
+    return st.run(
+        topology, target="60s", max_slots=options.pop("max_slots", 3), spark=spark, runs=folder / "runs",
+        checkpoint=folder / "checkpoint", **options,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_totals_outlive_the_run_and_its_widths(spark: Any, tmp_path: Path) -> None:
+    """Stopped after every few batches, and started again with another width: as if nothing had been."""
+    for width in (1, 3, 2):
+        go(spark, totals(1_500), tmp_path, policy="static", settings={"degree": width}, max_slots=width, batches=4)
+    result = go(spark, totals(1_500), tmp_path, policy="static", settings={"degree": 3})
+    assert remembered(tmp_path / "checkpoint") == expected(1_500)
+    last = {row["route"]: (row["rides"], row["fares"]) for row in result.table("totals").to_pylist()}
+    assert last == expected(1_500)
+    runs = [RunFolder.open(path).batches() for path in sorted((tmp_path / "runs").iterdir())]
+    assert [batches[0].plan.widths["totals"] for batches in runs] == [1, 3, 2, 3]
+    final = runs[-1][-1].state["totals"]
+    assert (final.keys, final.late) == (11, 0) and final.bytes > 0 and final.load_s > 0
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_windows_close_late_records_go_their_own_way(spark: Any, tmp_path: Path) -> None:
+    timed = rides(1_000).watermark("at", "30s").key_by("route")
+    windows = timed.window("2m", n=st.agg.count(), fares=st.agg.sum("fare"), shards=8)
+    result = go(
+        spark,
+        st.topology("windows", windows.to(st.sink.memory("windows")), windows.late.to(st.sink.memory("late"))),
+        tmp_path, policy="static", settings={"degree": 2},
+    )  # fmt: skip
+    told = result.table("windows").to_pylist()
+    late = result.table("late").to_pylist() if result.summary["sinks"]["late"] else []
+    keys = [(row["route"], row["window_start"]) for row in told]
+    assert len(keys) == len(set(keys)), "a window was told twice"
+    assert sum(row["n"] for row in told) + len(late) <= 1_000
+    late_fares = {row["fare"] for row in late}
+    for row in told:
+        begin, end = row["window_start"], row["window_end"]
+        inside = [one for one in map(_ride, range(1_000)) if one.route == row["route"] and begin <= one.at < end]
+        assert row["n"] == len([one for one in inside if one.fare not in late_fares]), row
+    assert len(told) >= 11 * 6  # of 1,000 s, all windows but the last ones
+
+
+def _ride(n: int) -> Ride:
+    late = 60 if n % 50 == 49 else 0
+    return Ride(f"r{n % 11}", EPOCH + datetime.timedelta(seconds=n - late), n)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_changed_declaration_is_refused_or_migrated(spark: Any, tmp_path: Path) -> None:
+    go(spark, totals(600), tmp_path, batches=3)
+
+    class Renamed(st.Processor):
+        count = st.value(int, default=0)
+        fares = st.value(int, default=0)
+
+        def process(self, key: str, records: list[Ride], state: st.State) -> Iterator[Total]:
+            state.count += len(records)
+            state.fares += sum(record.fare for record in records)
+            yield Total(key, state.count, state.fares)
+
+    def changed(shards: int = 16, **options: Any) -> st.Topology:
+        made = rides(600).key_by("route").stateful(Renamed, shards=shards, name="totals", **options)
+        return made.to(st.sink.memory("totals")).named("totals")
+
+    with pytest.raises(CheckpointError, match=r"declares count: int64, fares: int64; in checkpoint .* rides: int64"):
+        go(spark, changed(), tmp_path)
+    with pytest.raises(CheckpointError, match="shards=32, but in checkpoint .* it has 16"):
+        go(spark, changed(shards=32), tmp_path)
+    go(spark, changed(migrate=lambda old: {"count": old["rides"], "fares": old["fares"]}), tmp_path)
+    assert remembered(tmp_path / "checkpoint") == expected(600)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_damaged_merge_is_mended_from_what_it_was_made_of(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    go(spark, totals(3_000), tmp_path, batches=14)
+    folder = tmp_path / "checkpoint" / "springtide" / "state" / "totals"
+    merged = next(path for path in sorted(folder.glob("*-m*.state")))
+    whole = merged.read_bytes()
+    merged.write_bytes(whole[:90] + bytes([whole[90] ^ 255]) + whole[91:])
+    with caplog.at_level(logging.WARNING):
+        go(spark, totals(3_000), tmp_path)
+    assert f"state file {merged} is damaged; the files that it was merged from are used instead" in caplog.text
+    assert remembered(tmp_path / "checkpoint") == expected(3_000)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_damage_that_cannot_be_mended_ends_the_run_and_is_named(spark: Any, tmp_path: Path) -> None:
+    go(spark, totals(1_000), tmp_path, batches=3)
+    folder = tmp_path / "checkpoint" / "springtide" / "state" / "totals"
+    newest = max(folder.glob("*.state"))
+    newest.write_bytes(newest.read_bytes()[:-5])
+    with pytest.raises(CheckpointError, match=f"state file {newest} of operator 'totals' is damaged.*restore it from a copy"):
+        go(spark, totals(1_000), tmp_path)
