@@ -96,10 +96,8 @@ def test_remote_cores_cost_their_home_node() -> None:
     found = run(of(ELASTIC, executors=1, shards=1000))
     assert found.remote == pytest.approx(found.throughput * 128 / 2, rel=0.1)
     wide = run(of(ELASTIC, operator=Operator(bytes_in=1e6), executors=1, shards=1000))
-    # in: half of all comes from the other node; out: half goes on to it, and half of what the senders here send leaves, too
-    # as it is sent to ... node 0 from node 1: node 0's own senders' half stays
-    assert wide.throughput <= 250 * 1.01
-    assert wide.throughput > 100
+    # node 0 sends on half of 1 MB, and its senders' half of the tuples goes to any node, so half of it away: 0.75 MB a tuple
+    assert wide.throughput == pytest.approx(125 / 0.75, rel=0.1)
 
 
 def test_a_move_within_a_node_and_between_nodes() -> None:
@@ -179,7 +177,7 @@ def test_latencies_are_first_come_first_served() -> None:
     book.served[:, 0] = 5.0, 5.0, 0.0
     book.backlog[:] = 4.0, 4.0, 4.0
     blocked, inside = book.latencies(1.0)
-    assert inside[0, 0] == 1.0
+    assert inside[0, 0] == pytest.approx(1.0)
     assert blocked[0] == pytest.approx(1 - 10 / 14)
     assert percentile(np.array([1.0, 2.0, 3.0]), np.array([98.0, 1.0, 1.0]), 0.99) == 2.0
     assert math.isnan(percentile(np.array([1.0]), np.array([0.0]), 0.99))
