@@ -188,8 +188,8 @@ def test_latencies_are_first_come_first_served() -> None:
 
 @pytest.mark.parametrize("paradigm", elastic.PARADIGMS)
 def test_no_tuple_and_no_core_is_lost(paradigm: str) -> None:
-    """Two operators, 100 keys shuffled every 2 s, step by step: what was sent is served or waits; every shard is on a core of its
-    own executor; every core has one executor and every executor a core; no queue overflows."""
+    """Two operators, 100 keys shuffled every 2 s, step by step: what was sent is served or waits; every shard is on a core of
+    its own executor; every core has one executor and every executor a core; no queue overflows."""
     operators = (Operator(), Operator(0.0005, 256.0, 64.0, 1e5, 2.0, from_source=False))
     setup = replace(of(paradigm, nodes=4, shards=64), operators=operators)
     rng = np.random.default_rng(1)
@@ -332,10 +332,11 @@ def test_figures_are_drawn(short: tuple[list[dict[str, Any]], Path]) -> None:
 
 
 def test_the_tables_on_the_terminal() -> None:
-    command = ["papers", "elasticutor", "--seeds", "1", "--seconds", "1", "--figure", "14"]
+    command = ["papers", "elasticutor", "--seeds", "1", "--seconds", "30", "--figure", "11"]
     result = CliRunner().invoke(cli, command, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    assert "figure 14" in result.stdout and "99th percentile, 8 KB: 256 cores (ms)" in result.stdout
+    assert "figure 11" in result.stdout and "synchronisation: between nodes (ms)" in result.stdout
+    assert "2 (2)" in result.stdout
 
 
 @pytest.mark.parametrize("wrong", [["--figure", "17"], ["--table", "1"]])
@@ -352,7 +353,12 @@ def test_every_experiment_is_there() -> None:
 def test_a_set_up_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
     empty = Result(1.0, 0.5, 0.5, np.ones(1), np.ones(1), np.ones(1), np.zeros((0, 3)), 0.0, 0.0)
-    monkeypatch.setattr(elasticutor_setup, "run", lambda setup, seed: seen.append((setup.paradigm, seed)) or empty)
+
+    def noted(setup: Elastic, seed: int) -> Result:
+        seen.append((setup.paradigm, seed))
+        return empty
+
+    monkeypatch.setattr(elasticutor_setup, "run", noted)
     lab = Lab(2)
     assert lab.throughput(micro(STATIC)) == 1.0 and lab.latency_ms(micro(STATIC)) == 500.0
     assert lab.throughput(micro(STATIC, skew=0.6)) == 1.0  # told apart by the keys' name

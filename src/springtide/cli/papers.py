@@ -68,7 +68,7 @@ def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
 
 @papers.command()
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="Runs of every set-up.")
-@click.option("--seconds", default=60, show_default=True, type=click.IntRange(1), help="Measured time of every run.")
+@click.option("--seconds", default=60, show_default=True, type=click.IntRange(30), help="Measured time of every run.")
 @click.option("--figure", "figures", multiple=True, type=int, metavar="N", help="Only this figure, 6 to 16 or 19; repeatable.")
 @click.option("--table", "tables", multiple=True, type=int, metavar="N", help="Only this table, 2 or 3; repeatable.")
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Draw the figures there.")

@@ -35,7 +35,7 @@ def found(
     experiment: int | str, name: str, series: str, x: float | None, values: Sequence[float], unit: str, claim: Claim
 ) -> Row:
     title = f"figure {experiment}" if isinstance(experiment, int) else experiment
-    return row(PAPER, title, name, series, x, list(values) or [math.nan], unit, claim)
+    return row(PAPER, title, name, series, x, list(values), unit, claim)
 
 
 def panel(

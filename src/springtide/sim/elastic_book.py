@@ -32,7 +32,7 @@ class Book:
 
         A tuple leaves when as many have left as came until then.
         """
-        at = step_s * np.arange(len(self.rate) + 1)
+        at = step_s * np.arange(len(self.rate) + 1, dtype=np.float64)
         sent = np.append(0.0, np.cumsum(self.rate * step_s))
         made = np.maximum.accumulate(sent + np.append(0.0, self.backlog))
         blocked = np.maximum(at[1:] - _reached(sent[1:], made, at), 0.0)

@@ -16,8 +16,10 @@ from springtide.spark import internals
 
 log = logging.getLogger("springtide.spark")
 
-LOOK_S = 0.05
-"""How often new executors are looked for while some are expected. A batch that starts in between may have a task on one."""
+LOOK_S = 0.02
+"""How often new executors are looked for while some are expected. A stage that starts in between may have a task on one."""
+AHEAD = 8
+"""Executors whose warm-up is prepared before they come: they are numbered."""
 SELDOM_S = 1.0
 """And else: one may come in the place of one that was lost."""
 EXPECTED_S = 60.0
@@ -109,9 +111,17 @@ class WarmUp:
                 for name in self._backend.names():
                     if name not in self._started:
                         self._started[name] = (time.monotonic(), self._warmed(name))
-                time.sleep(LOOK_S if time.monotonic() < self._until else SELDOM_S)
+                expected = time.monotonic() < self._until
+                if expected:
+                    self._prepare()
+                time.sleep(LOOK_S if expected else SELDOM_S)
         except Exception as error:  # noqa: BLE001  the JVM is gone, and its executors with it
             log.debug("no executor is warmed up any more: %r", error)
+
+    def _prepare(self) -> None:
+        last = max((int(name) for name in self._started if name.isdigit()), default=-1)
+        for number in range(last + 1, last + 1 + AHEAD):
+            self._backend.prepare_warm(str(number))
 
     def _warmed(self, name: str) -> Any:
         try:

@@ -236,6 +236,7 @@ class ExecutorBackend:
         self._gateway = session.sparkContext._gateway
         self._python = session.sparkContext
         self._warmed: Any = None  # the task, wrapped
+        self._prepared: dict[str, Any] = {}  # such tasks, by the executor that each is for
         self._tag = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
         self._graceful = session.sparkContext.getConf().get("spark.decommission.enabled", "false") == "true"
 
@@ -253,16 +254,22 @@ class ExecutorBackend:
         """Have an executor start Python with all that tasks import, before records reach it; returns a future.
 
         Its first task would take 5 to 10 s on two cores, and a whole batch would wait for it. A task that asks for a place
-        by ``executor_<host>_<name>`` gets it if it is free, as a new one is.
+        by ``executor_<host>_<name>``, with whatever host, waits for that executor (``spark.locality.wait.process``).
         """
+        self.prepare_warm(name)
+        return self._prepared.pop(name).collectAsync()
+
+    def prepare_warm(self, name: str) -> None:
+        """All but the last call of it, ahead of time: a batch must not be faster with its own task."""
+        if name in self._prepared:
+            return
         if self._warmed is None:
             nothing = NoOpSerializer()
             self._warmed = _wrap_function(self._python, _warmed, nothing, nothing)
-        host = self._context.statusStore().executorSummary(name).hostPort().rpartition(":")[0]
         to_seq, pair = self._jvm.PythonUtils.toSeq, self._jvm.scala.Tuple2
-        placed = self._context.makeRDD(to_seq([pair(bytearray(b""), to_seq([f"executor_{host}_{name}"]))]), self._tag)
+        placed = self._context.makeRDD(to_seq([pair(bytearray(b""), to_seq([f"executor_any_{name}"]))]), self._tag)
         started = self._jvm.PythonRDD(placed, self._warmed, False, False)
-        return self._jvm.org.apache.spark.rdd.AsyncRDDActions(started, self._tag).collectAsync()
+        self._prepared[name] = self._jvm.org.apache.spark.rdd.AsyncRDDActions(started, self._tag)
 
     def request_total(self, total: int) -> None:
         """Blocks until the cluster manager has answered, which may take ``spark.rpc.askTimeout``."""

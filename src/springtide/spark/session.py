@@ -25,6 +25,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.locality.wait": "0",
+    # a task that is for one executor, as what warms it up, waits for it; no task of a batch is for the one that has its blocks
+    "spark.locality.wait.process": "10s",
+    "spark.shuffle.reduceLocality.enabled": "false",
     "spark.shuffle.io.maxRetries": "1",  # a lost executor stalls a batch for 1 s, not 15
     "spark.shuffle.io.retryWait": "1s",
     "spark.ui.enabled": "false",  # Spark's pages would be open to the network
