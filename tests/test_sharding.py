@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -151,7 +151,7 @@ def test_the_newest_batch_counts_for_half() -> None:
 @pytest.mark.parametrize("found", [np.array([0, 1]), np.full(8, 7), np.full(8, -1), None])
 def test_a_sharder_that_talks_nonsense_is_overruled(found: Any, caplog: pytest.LogCaptureFixture) -> None:
     class Odd:
-        name = "odd"
+        name: ClassVar[str] = "odd"
 
         def assign(self, owner: Any, loads: Any, width: int) -> Any:
             return found

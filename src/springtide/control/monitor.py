@@ -12,7 +12,7 @@ import numpy as np
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport, latency_of
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
-from springtide.model.topology import Kind, Operator, Topology
+from springtide.model.topology import PASSING, Operator, Topology
 
 LONGEST_S = 3_600
 """What was created longer before the newest record tells nothing about the arrivals of now."""
@@ -120,10 +120,10 @@ class Monitor:
 
 
 def producers(topology: Topology, operator: Operator) -> list[str]:
-    """Whom an operator reads: sources, or operators that do work; a union is those that it unites."""
+    """Whom an operator reads: sources, or operators that do work; a union is those that it unites, and so on."""
     found: list[str] = []
     for name in operator.inputs:
-        found += producers(topology, topology[name]) if topology[name].kind is Kind.UNION else [name]
+        found += producers(topology, topology[name]) if topology[name].kind in PASSING else [name]
     return found
 
 

@@ -36,6 +36,10 @@ class Kind(StrEnum):
     SINK = "sink"
 
 
+PASSING = frozenset({Kind.UNION, Kind.WATERMARK, Kind.LATE})
+"""Operators that hand on what they get."""
+
+
 class OnError(StrEnum):
     """What happens to a record whose function raises."""
 
@@ -128,8 +132,7 @@ class Topology:
     @cached_property
     def scalable(self) -> tuple[Operator, ...]:
         """The operators that a policy grants degrees to: those that do work on records."""
-        passing = (Kind.SOURCE, Kind.UNION, Kind.WATERMARK, Kind.LATE)
-        return tuple(o for o in self.operators if o.kind not in passing)
+        return tuple(o for o in self.operators if o.kind is not Kind.SOURCE and o.kind not in PASSING)
 
     @cached_property
     def stateful(self) -> tuple[Operator, ...]:

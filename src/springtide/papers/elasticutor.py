@@ -29,7 +29,7 @@ class Experiment:
 
 _ALL = (
     Experiment("figure 6", "keys shuffled ω times a minute", micro.figure_6, "shuffles a minute"),
-    Experiment("figure 7", "recovery from a shuffle", micro.figure_7, "seconds after a shuffle"),
+    Experiment("figure 7", "recovery from a shuffle", micro.figure_7, "seconds; shuffles at 0 and 30"),
     Experiment("figure 8", "computation cost and tuple size", micro.figure_8, "tuple size (bytes)", True),
     Experiment("figure 9", "size of the state", micro.figure_9, "state of a shard (KB)", True),
     Experiment("figure 10", "skew", micro.figure_10, "Zipf's exponent α"),

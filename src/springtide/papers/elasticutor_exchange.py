@@ -12,6 +12,7 @@ from springtide.papers.elasticutor_setup import CENTRIC, ELASTIC, NAIVE, SENT, S
 from springtide.papers.rows import Claim, Row
 from springtide.policy.place.cores import assign
 from springtide.policy.scale.queueing import allocate
+from springtide.sim.elastic import Result
 
 FOUR = (STATIC, CENTRIC, NAIVE, ELASTIC)
 LITERAL = "elasticutor, line 7"
@@ -36,20 +37,25 @@ def _offered(lab: Lab) -> float:
     return SENT * lab.throughput(exchange(ELASTIC))
 
 
+def _tail_s(one: Result) -> float:
+    """The mean of the seconds' 99th percentiles, of those in which something was sent."""
+    some = one.p99s_s[~np.isnan(one.p99s_s)]
+    return float(some.mean()) if len(some) else one.p99_s
+
+
 def figure_19(lab: Lab) -> list[Row]:
     made = []
     full = {p: lab.throughputs(exchange(p)) for p in FOUR}
     rate = _offered(lab)
-    tails = {p: [1000 * float(np.nanmean(one.p99s_s)) for one in lab.runs(loaded(exchange(p), rate))] for p in FOUR}
+    tails = {p: np.mean([_tail_s(one) for one in lab.runs(loaded(exchange(p), rate))]) for p in FOUR}
     load = f"{SENT:.0%} of what Elasticutor can process is sent; waiting by chance is left out, so that more is no better"
     for p in (NAIVE, ELASTIC):
         for other in (STATIC, CENTRIC):
             ratios = [a / b for a, b in zip(full[p], full[other], strict=True)]
-            lower = [b / a for a, b in zip(tails[p], tails[other], strict=True)]
             made += [
                 found(19, f"throughput over that of {other}", p, None, ratios, "ratio",
                       between(1.6, 2.5, "approximately doubled: 1.6 to 2.5", _STOPS if other == CENTRIC else _EVEN)),
-                found(19, f"99th percentile of {other} over it", p, None, lower, "ratio",
+                found(19, f"99th percentile of {other} over it", p, None, [float(tails[other] / tails[p])], "ratio",
                       above(10.0, f"1 to 2 orders of magnitude; {load}", _ASSUMED)),
             ]  # fmt: skip
     close = [a / b for a, b in zip(full[NAIVE], full[ELASTIC], strict=True)]
@@ -76,9 +82,9 @@ def table_2(lab: Lab) -> list[Row]:
                 claim = between(published / 2, 2 * published, "within a factor of 2", reason, published)
                 made.append(found("table 2", f"{name}, {load}", p, None, measured, "MB/s", claim))
                 if p != NAIVE:
-                    ratios = [a / max(b, 1e-9) for a, b in zip(values[NAIVE], measured, strict=True)]
+                    ratio = float(np.mean(values[NAIVE]) / np.mean(measured))
                     claim = between(times / 2, 2 * times, "within a factor of 2", reason, times)
-                    made.append(found("table 2", f"{name}, naive-EC's over it, {load}", p, None, ratios, "ratio", claim))
+                    made.append(found("table 2", f"{name}, naive-EC's over it, {load}", p, None, [ratio], "ratio", claim))
     return made
 
 

@@ -16,7 +16,8 @@ from springtide.papers.rows import Row
 
 # Okabe and Ito's colours, which people with any of the common colour blindnesses can tell apart.
 COLOURS = {"static": "#999999", "resource-centric": "#E69F00", "naive-ec": "#009E73", "elasticutor": "#0072B2"}
-_MARKS = {"static": "s", "resource-centric": "o", "naive-ec": "^", "elasticutor": "D"}
+_OTHERS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+_MARKS = "Dos^vP"
 _MOST = 3
 """Panels beside each other."""
 
@@ -27,9 +28,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], lab: Lab, folder: Path) ->
         from matplotlib.figure import Figure as Canvas
     except ImportError:
         raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
-    panels: dict[tuple[str, str], list[Row]] = {}
-    for one in (one for one in rows if one.x is not None and ": " in one.row):
-        panels.setdefault((one.row.split(": ")[0], one.unit), []).append(one)
+    panels = _panels(rows)
     over_time = experiment.name in ("figure 7", "figure 19")
     if not panels and not over_time:
         return None
@@ -39,8 +38,8 @@ def draw(experiment: Experiment, rows: Sequence[Row], lab: Lab, folder: Path) ->
         _seconds(canvas.subplots(), experiment, lab)
     else:
         places = np.ravel(canvas.subplots(down, min(_MOST, len(panels)), squeeze=False))
-        for axes, ((name, unit), own) in zip(places, panels.items(), strict=False):
-            _lines(axes, experiment, name, unit, own)
+        for axes, ((name, unit), lines) in zip(places, panels.items(), strict=False):
+            _lines(axes, experiment, name, unit, lines)
         for axes in places[len(panels) :]:
             axes.set_axis_off()
     canvas.suptitle(f"Elasticutor, {experiment.name}: {experiment.title}", x=0.01, ha="left", fontsize=11)
@@ -51,15 +50,29 @@ def draw(experiment: Experiment, rows: Sequence[Row], lab: Lab, folder: Path) ->
     return path
 
 
-def _lines(axes: Any, experiment: Experiment, name: str, unit: str, rows: Sequence[Row]) -> None:
-    for series in dict.fromkeys(one.series for one in rows):
-        own = sorted((one for one in rows if one.series == series), key=lambda one: one.x or 0.0)
-        x = [one.x for one in own]
-        axes.plot(x, [one.measured for one in own], color=COLOURS[series], marker=_MARKS[series], markersize=4, label=series)
-        axes.fill_between(x, [one.min for one in own], [one.max for one in own], color=COLOURS[series], alpha=0.15, linewidth=0)
+def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
+    """By name and unit, the lines by their label: a row is named "panel: point", or "panel, label: point" where all are of one
+    paradigm."""
+    shown = [one for one in rows if one.x is not None and ": " in one.row]
+    alone = len({one.series for one in shown}) == 1
+    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for one in shown:
+        name, label = one.row.split(": ")[0], one.series
+        if alone and ", " in name:
+            name, label = name.rsplit(", ", 1)
+        found.setdefault((name, one.unit), {}).setdefault(label, []).append(one)
+    return found
+
+
+def _lines(axes: Any, experiment: Experiment, name: str, unit: str, lines: dict[str, list[Row]]) -> None:
+    for k, (label, rows) in enumerate(lines.items()):
+        own = sorted(rows, key=lambda one: one.x or 0.0)
+        x, colour = [one.x for one in own], COLOURS.get(label, _OTHERS[k % len(_OTHERS)])
+        axes.plot(x, [one.measured for one in own], color=colour, marker=_MARKS[k % len(_MARKS)], markersize=4, label=label)
+        axes.fill_between(x, [one.min for one in own], [one.max for one in own], color=colour, alpha=0.15, linewidth=0)
     if experiment.logarithmic:
         axes.set_xscale("log", base=2)
-    heights = [one.measured for one in rows]
+    heights = [one.measured for rows in lines.values() for one in rows]
     if min(heights) > 0 and max(heights) > 20 * min(heights):
         axes.set_yscale("log")
     else:

@@ -17,7 +17,7 @@ from springtide.papers.rows import Claim, Row
 CORES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 EFFICIENT = 0.5
 SETTINGS: Mapping[str, Mapping[str, float]] = {
-    "0.01 ms": {"cost_ms": 0.01}, "0.1 ms": {"cost_ms": 0.1}, "1 ms, 128 B": {}, "10 ms": {"cost_ms": 10.0},
+    "0.01 ms": {"cost_ms": 0.01}, "0.1 ms": {"cost_ms": 0.1}, "1 ms and 128 B": {}, "10 ms": {"cost_ms": 10.0},
     "2 KB": {"size": 2048.0}, "8 KB": {"size": 8192.0},
 }  # fmt: skip
 BOUND = ("0.01 ms", "8 KB")

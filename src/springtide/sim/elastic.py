@@ -96,7 +96,7 @@ class Elastic:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What was measured after the warm-up; the series have a value for every second.
+    """What was measured after the warm-up; the series have a value for every second, not a number where nothing was sent.
 
     Latency is from when a sender took a tuple up. ``moves``: [moves, 3] whether between nodes, seconds to synchronise and to
     migrate. ``migrated``: bytes of state, ``remote``: bytes of tuples between executors and their remote cores, per second.
@@ -170,8 +170,12 @@ def _result(setup: Elastic, book: Book, moves: OneByOne | Stopping) -> Result:
         """Of a tuple at one executor."""
         return percentile(inside[span] + blocked[span, None], sent[span], 0.99)
 
+    def known(latency_s: float) -> float:
+        """Where nothing was sent all the time, it was all the time at least."""
+        return setup.seconds if math.isnan(latency_s) else latency_s
+
     return Result(
-        float(book.done[first:].mean()), mean(slice(None)), p99(slice(None)),
+        float(book.done[first:].mean()), known(mean(slice(None))), known(p99(slice(None))),
         each(lambda span: float(book.done[first:][span].mean())), each(mean), each(p99),
         np.array([one[1:] for one in moves.done if one[0] >= WARM_UP_S]).reshape(-1, 3),
         float(book.taken[first:].sum() / setup.seconds), float(book.remote[first:].mean()),

@@ -21,7 +21,7 @@ from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model.endpoints import GenerateSource
 from springtide.model.generated import draws
 from springtide.model.schema import record_class
-from springtide.model.topology import Kind, Operator, Topology
+from springtide.model.topology import PASSING, Kind, Operator, Topology
 from springtide.policy.group import cost_key
 from springtide.policy.group.keys import key_hashes
 
@@ -185,7 +185,7 @@ class _Trail:
 
 def _applied(operator: Operator, record: Any) -> list[Any]:
     """What an operator makes of a record; one that fails goes no further."""
-    if operator.kind is Kind.UNION:
+    if operator.kind in PASSING:
         return [record]
     if operator.kind is Kind.SINK:
         return []

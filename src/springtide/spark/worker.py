@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from springtide.model.schema import microseconds
-from springtide.model.topology import Kind, OnError
+from springtide.model.topology import PASSING, Kind, OnError
 from springtide.policy.group import Route, Share, checked
 from springtide.policy.group.cost_key import variances
 from springtide.policy.group.shards import OWNER
@@ -139,7 +139,7 @@ class Task:
         if node.kind in (Kind.SINK, Kind.MAP_BATCHES):
             chunk.batch()  # find misfits before they are counted
         tally.rows_in += len(chunk)
-        if node.kind in (Kind.UNION, Kind.WATERMARK, Kind.LATE):
+        if node.kind in PASSING:
             produced = chunk
             self._see_times(node, chunk)
         elif node.kind is Kind.SINK:
