@@ -153,7 +153,7 @@ def test_a_changed_declaration_is_refused_or_migrated(spark: Any, tmp_path: Path
 
     with pytest.raises(CheckpointError, match=r"declares count: int64, fares: int64; in checkpoint .* rides: int64"):
         go(spark, changed(), tmp_path)
-    with pytest.raises(CheckpointError, match="shards=32, but in checkpoint .* it has 16"):
+    with pytest.raises(CheckpointError, match=r"shards=32, but in checkpoint .* it has 16"):
         go(spark, changed(shards=32), tmp_path)
     go(spark, changed(migrate=lambda old: {"count": old["rides"], "fares": old["fares"]}), tmp_path)
     assert remembered(tmp_path / "checkpoint") == expected(600)

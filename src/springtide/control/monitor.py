@@ -12,7 +12,7 @@ import numpy as np
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, TaskReport, latency_of
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
-from springtide.model.topology import PASSING, Operator, Topology
+from springtide.model.topology import PASSING, Kind, Operator, Topology
 
 LONGEST_S = 3_600
 """What was created longer before the newest record tells nothing about the arrivals of now."""
