@@ -142,9 +142,12 @@ def test_resource_centric_stops_all_senders_for_every_shard() -> None:
     moves.advance(0.02)
     assert not moves.stopped and moves.undisturbed()
     moves.ask(0, np.array([0, 1]), np.array([7, 1]))
+    taken = 0.0
     for _ in range(2):
         moves.advance(0.02)
+        taken += moves.taken
         assert moves.stopped
+    assert taken == pytest.approx(1.25e6)
     assert [one[1] for one in moves.done] == [True, False]
     assert moves.done[0] == pytest.approx((0.048, True, 0.008, 0.020))
     assert moves.done[1] == pytest.approx((0.056, False, 0.008, 0.0))

@@ -26,9 +26,9 @@ _ASSUMED = "popularity, its changes and the costs are assumed"
 _EVEN = f"{_ASSUMED}: the more even the stocks' popularity, the less static has to lose"
 _HOMELESS = (
     "with all cores in use a data-intensive executor seldom finds one at home: φ is doubled until it no longer counts as such,"
-    " and algorithm 1 never brings a core home again"
+    " and no core comes home again, as C⁻ is least for those who have all of theirs on the node: guests stay, hosts give"
 )
-_CALM = f"with cores to spare few change hands; {_ASSUMED}"
+_CALM = f"with cores to spare fewer change hands than there, and still none comes home again; {_ASSUMED}"
 _STOPS = "some of 12 operators' shards are out of balance in any second, and for every one of them all senders are stopped"
 _LINEAR = "here nothing is lost on the way from 8 to 32 nodes: neither an interface nor the most popular stock bounds it"
 

@@ -116,7 +116,7 @@ def _of_shards(y: int, z: int, rates: Mapping[int, float], static: float) -> Cla
         return below(1.03 * rates[256], "too few shards: no more than with 256")
     if z == 256:
         return above(0.97 * rates[64], "no less than with 64")
-    reason = "256 shards are one for a core, and 1,024 still help" if y == 1 else ""
+    reason = "with few executors 256 shards are few for a core, and 1,024 still help" if y <= 8 else ""
     return between(0.9 * rates[256], 1.1 * rates[256], "as with 256: within a tenth", reason)
 
 
