@@ -17,7 +17,7 @@ from crash.job import fixed_limit
 from springtide import running
 from springtide.errors import CheckpointError
 from springtide.record.folder import RunFolder
-from springtide.spark.state.reading import reading
+from springtide.spark.state.reading import held_of, reading
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -61,7 +61,7 @@ class Totals(st.Processor):
 
 def totals(limit: int, **options: Any) -> st.Topology:
     made = rides(limit).key_by("route").stateful(Totals, shards=16, **options)
-    return made.to(st.sink.memory("totals")).named("totals")
+    return made.to(st.sink.memory("out")).named("totals")
 
 
 def expected(limit: int) -> dict[str, tuple[int, int]]:
@@ -99,10 +99,10 @@ def test_totals_outlive_the_run_and_its_widths(spark: Any, tmp_path: Path) -> No
         go(spark, totals(1_500), tmp_path, policy="static", settings={"degree": width}, max_slots=width, batches=4)
     result = go(spark, totals(1_500), tmp_path, policy="static", settings={"degree": 3})
     assert remembered(tmp_path / "checkpoint") == expected(1_500)
-    last = {row["route"]: (row["rides"], row["fares"]) for row in result.table("totals").to_pylist()}
+    last = {row["route"]: (row["rides"], row["fares"]) for row in result.table("out").to_pylist()}
     assert last == expected(1_500)
     runs = [RunFolder.open(path).batches() for path in sorted((tmp_path / "runs").iterdir())]
-    assert [batches[0].plan.widths["totals"] for batches in runs] == [1, 3, 2, 3]
+    assert [batches[-1].plan.widths["totals"] for batches in runs] == [1, 3, 2, 3]
     final = runs[-1][-1].state["totals"]
     assert (final.keys, final.late) == (11, 0) and final.bytes > 0 and final.load_s > 0
 
@@ -149,14 +149,15 @@ def test_a_changed_declaration_is_refused_or_migrated(spark: Any, tmp_path: Path
 
     def changed(shards: int = 16, **options: Any) -> st.Topology:
         made = rides(600).key_by("route").stateful(Renamed, shards=shards, name="totals", **options)
-        return made.to(st.sink.memory("totals")).named("totals")
+        return made.to(st.sink.memory("out")).named("totals")
 
     with pytest.raises(CheckpointError, match=r"declares count: int64, fares: int64; in checkpoint .* rides: int64"):
         go(spark, changed(), tmp_path)
     with pytest.raises(CheckpointError, match=r"shards=32, but in checkpoint .* it has 16"):
         go(spark, changed(shards=32), tmp_path)
     go(spark, changed(migrate=lambda old: {"count": old["rides"], "fares": old["fares"]}), tmp_path)
-    assert remembered(tmp_path / "checkpoint") == expected(600)
+    found = remembered(tmp_path / "checkpoint")
+    assert {key: (values[0], values[1]) for key, values in found.items()} == expected(600)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -164,8 +165,8 @@ def test_a_damaged_merge_is_mended_from_what_it_was_made_of(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     go(spark, totals(3_000), tmp_path, batches=14)
-    folder = tmp_path / "checkpoint" / "springtide" / "state" / "totals"
-    merged = next(path for path in sorted(folder.glob("*-m*.state")))
+    held = held_of(tmp_path / "checkpoint", "totals")
+    merged = next(held.folder / run.files[0].name for run in held.catalog.runs if run.before)
     whole = merged.read_bytes()
     merged.write_bytes(whole[:90] + bytes([whole[90] ^ 255]) + whole[91:])
     with caplog.at_level(logging.WARNING):

@@ -215,8 +215,9 @@ class StateBook:
         try:
             result = merging.result.result()
         except Exception as error:  # noqa: BLE001  the state is whole without it; it is tried again
-            log.warning("state of operator %r could not be merged: %s", name, error)
-            return catalog
+            if not self.mended(error):
+                log.warning("state of operator %r could not be merged: %s", name, error)
+            return self._catalogs[name]
         files = () if result["file"] is None else (File(**result["file"]),)
         return catalog.merged(merging.runs, files, result["expired"])
 

@@ -176,9 +176,17 @@ class Segment:
         return pa.ipc.read_record_batch(body, self.schema)
 
 
-@functools.lru_cache(maxsize=1024)
 def opened(path: str) -> Segment:
-    """A segment, whose index this process may have read already: segments never change."""
+    """A segment, whose index this process may have read already: segments never change, and one that did is read anew."""
+    try:
+        told = os.stat(path)
+    except FileNotFoundError:
+        raise Damage(path, "it is gone") from None
+    return _opened(path, told.st_mtime_ns, told.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _opened(path: str, changed: int, size: int) -> Segment:
     return Segment(path)
 
 
