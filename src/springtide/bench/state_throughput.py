@@ -46,7 +46,7 @@ class Load:
     dropped: int
 
 
-LOADS = (Load(2_000, 1_000, 12, 6), Load(100_000, 50_000, 5, 3))
+LOADS = (Load(2_000, 1_000, 12, 6), Load(100_000, 50_000, 4, 2))
 
 
 @dataclass(frozen=True)
