@@ -90,7 +90,7 @@ def springtide(session: SparkSession, folder: Path) -> tuple[float, float]:
     """The longest gap beyond the usual while the width goes up and down, and the usual time between two batches' ends."""
     said = st.source.dataframe(lambda spark: rows(spark, folder / "in"), schema=Said, ordered=True)
     kept = said.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=SHARDS, name="kept")
-    script = f"0:{NARROW},{STEADY_S:g}:{WIDE},{2 * STEADY_S:g}:{NARROW}"
+    script = f"kept 0:{NARROW} {STEADY_S:g}:{WIDE} {2 * STEADY_S:g}:{NARROW}; * 0:1"
     feeder = Feeder(folder / "in")
     feeder.start()
     try:
