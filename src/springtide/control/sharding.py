@@ -15,7 +15,7 @@ from springtide.policy.shard.balance import Balance
 
 log = logging.getLogger("springtide.control")
 
-NEWEST = 0.5
+NEWEST = 0.8
 """What the newest batch counts in a shard's load. Elasticutor takes the last second's; a batch may be shorter."""
 
 
