@@ -34,7 +34,7 @@ KEYS = 100_000
 TEXT_BYTES = 1_000
 """100 MB of state: so many keys, each with a text of so many bytes."""
 ROWS = 2_000
-EVERY_S = 1.0
+EVERY_S = 0.25
 STEADY_S = 30.0
 """How long each width is kept."""
 NARROW, WIDE = 2, 8
@@ -50,7 +50,7 @@ SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string())])
 
 
 class Feeder:
-    """Puts a file of rows into a folder every second, on a thread of its own; the first ones have every key."""
+    """Puts a file of rows into a folder four times a second, on a thread of its own; the first ones have every key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
