@@ -61,17 +61,31 @@ def kill_one(running: Job, stage: str, which: str) -> int:
     end = time.monotonic() + 300
     while time.monotonic() < end:
         time.sleep(0.02)
-        seen = {int(file.name.split("-")[1]): file for file in settings.traces.glob(f"{stage}-*")}
-        batches = {pid: last_batch(settings, file) for pid, file in seen.items()}
-        newest = max(batches.values(), default=-1)
-        quiet = {pid: time.time() - seen[pid].stat().st_mtime for pid in seen if batches[pid] == newest}
+        newest, quiet = quiet_of(running, stage)
         if len(quiet) != 2 or newest != outputs.begun(settings) or newest in outputs.manifests(settings):
             continue
-        busy, idle = sorted(quiet, key=lambda pid: quiet[pid])
-        victim = executor_of(running, busy if which == "busy" else idle)
-        if quiet[busy] < BUSY_S and quiet[idle] > IDLE_S and victim is not None and kill(victim):
+        busy, idle = sorted(quiet, key=lambda executor: quiet[executor])
+        victim = busy if which == "busy" else idle
+        if quiet[busy] < BUSY_S and quiet[idle] > IDLE_S and kill(victim):
             return newest
     raise AssertionError(f"no batch had a busy and an idle executor in {stage}\n{running.tail()}")
+
+
+def quiet_of(running: Job, stage: str) -> tuple[int, dict[psutil.Process, float]]:
+    """The newest batch in this stage, and for how long each executor that takes part has called nothing.
+
+    An executor has more than one Python worker, and its next task takes another of them.
+    """
+    files = {int(file.name.split("-")[1]): file for file in running.settings.traces.glob(f"{stage}-*")}
+    batches = {pid: last_batch(running.settings, file) for pid, file in files.items()}
+    newest = max(batches.values(), default=-1)
+    quiet: dict[psutil.Process, float] = {}
+    for pid, file in files.items():
+        executor = executor_of(running, pid) if batches[pid] == newest else None
+        if executor is not None:
+            silence = time.time() - file.stat().st_mtime
+            quiet[executor] = min(silence, quiet.get(executor, silence))
+    return newest, quiet
 
 
 def last_batch(settings: Settings, trace: Path) -> int:
