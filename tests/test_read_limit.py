@@ -212,11 +212,11 @@ def test_three_times_the_tasks_read_three_times_as_much_at_once() -> None:
     rule = ReadLimit(target_s=5.0)
     state, limit = rule.decide(rule.initial(), [(n, 0.2 + 0.02 * n) for n in (40, 60, 80, 90, 70, 50, 90)])
     assert limit is not None and 80 <= limit <= 100
-    wider, same = rule.widened(state, 3.0), rule.widened(state, 1.0)
-    assert 240 <= (rule.decide(wider, ())[1] or 0) <= 300
-    assert same is state
-    assert rule.widened(rule.initial(), 3.0) == rule.initial()
+    wider, limit = rule.decide(state, (), wider=3.0)
+    assert limit is not None and 240 <= limit <= 300
+    assert rule.decide(state, ())[0] is state
+    assert rule.decide(rule.initial(), (), wider=3.0)[0] == rule.initial()
     state, limit = rule.decide(wider, [(n, 0.2 + 0.02 / 3 * n) for n in (200, 250)])
     assert limit is not None and 240 <= limit <= 300
-    back = rule.decide(rule.widened(state, 1 / 3), ())[1]
+    back = rule.decide(state, (), wider=1 / 3)[1]
     assert back is not None and 80 <= back <= 110

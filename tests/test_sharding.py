@@ -21,9 +21,15 @@ from springtide.policy import registry
 from springtide.policy.group import Share
 from springtide.policy.group.shards import OWNER, Shards, shards_of
 from springtide.policy.shard import spread
-from springtide.policy.shard.balance import balanced, imbalance
+from springtide.policy.shard.balance import balanced
 
 # Balancing
+
+
+def imbalance(owner: Any, loads: Any, width: int) -> float:
+    """δ: the greatest load of a task over the mean."""
+    tasks = np.bincount(owner, loads, minlength=width)
+    return float(tasks.max() * width / tasks.sum()) if tasks.sum() > 0 else 1.0
 
 
 def test_the_shard_that_lowers_the_imbalance_most_moves() -> None:

@@ -213,9 +213,6 @@ class FixedLimit:
     def decide(self, state: Mapping[str, Any], *measured: object) -> tuple[Mapping[str, Any], int]:
         return state, self.records
 
-    def widened(self, state: Mapping[str, Any], factor: float) -> Mapping[str, Any]:
-        return state
-
 
 def fixed_limit(records: int) -> Callable[[float], FixedLimit]:
     """What takes the place of the class of that rule."""

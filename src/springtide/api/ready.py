@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from springtide.api.annotations import returned
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.duration import seconds
@@ -100,14 +101,12 @@ class Ready:
 
         ``combine(left, right)`` makes one record of a pair; its schema is its return annotation, or ``schema=``.
         """
-        from springtide.api.stream import _returned
-
         mine: Any = self
         theirs: Any = other
         options.setdefault("name", "join")
         _check_join(mine, theirs)
         rows = united(self._key, mine.schema, theirs.schema)
-        made = _returned(combine, schema)
+        made = returned(combine, schema)
         sides = []
         for stream, side in ((mine, LEFT), (theirs, RIGHT)):
             put = Side(stream._key, stream._event_time(), side, rows)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from springtide.api.stream import Stream, _returned
+from springtide.api.annotations import returned
+from springtide.api.stream import Stream
 from springtide.api.stream import source as _stream
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model import schema as schemas
@@ -30,7 +31,7 @@ def generate(
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise OptionError(f"limit={limit!r}: the number of records is a whole number, 0 or more")
     spec = GenerateSource(make, as_rate(rate), seed, limit)
-    return _stream(spec, name, *_returned(make, schema))
+    return _stream(spec, name, *returned(make, schema))
 
 
 def files(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
-import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from springtide.api.annotations import accepted, called, returned
 from springtide.api.ready import Ready
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model import schema as schemas
@@ -48,7 +47,7 @@ class Stream:
     def map(self, function: Callable[[Any], Any], *, schema: object = None, **options: Any) -> Stream:
         """One record in, one out. The schema is the function's return annotation, or ``schema=``."""
         _check_callable(Kind.MAP, function)
-        return self._apply(Kind.MAP, function, *_returned(function, schema), options)
+        return self._apply(Kind.MAP, function, *returned(function, schema), options)
 
     def filter(self, function: Callable[[Any], bool], **options: Any) -> Stream:
         """Keep the records for which the function is true."""
@@ -58,7 +57,7 @@ class Stream:
     def flat_map(self, function: Callable[[Any], Iterable[Any]], *, schema: object = None, **options: Any) -> Stream:
         """One record in, any number out: the function returns or yields them."""
         _check_callable(Kind.FLAT_MAP, function)
-        return self._apply(Kind.FLAT_MAP, function, *_returned(function, schema, many=True), options)
+        return self._apply(Kind.FLAT_MAP, function, *returned(function, schema, many=True), options)
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, schema: object = None, **options: Any
@@ -67,7 +66,7 @@ class Stream:
         _check_callable(Kind.MAP_BATCHES, function)
         given = (self.schema, self._node.operator.record)
         if schema is not None:
-            given = schemas.as_schema(schema, _called(function))
+            given = schemas.as_schema(schema, called(function))
         return self._apply(Kind.MAP_BATCHES, function, *given, options)
 
     def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
@@ -75,8 +74,8 @@ class Stream:
         _check_callable(Kind.SQL, function)
         refused = sorted({"grouping", "by", "parallelism", "on_error"} & options.keys())
         if refused:
-            raise TopologyError(f"sql {_called(function)!r}: {refused[0]}= has no meaning here, Spark plans it itself")
-        return self._apply(Kind.SQL, function, *schemas.as_schema(schema, _called(function)), options)
+            raise TopologyError(f"sql {called(function)!r}: {refused[0]}= has no meaning here, Spark plans it itself")
+        return self._apply(Kind.SQL, function, *schemas.as_schema(schema, called(function)), options)
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The records of several streams of one schema."""
@@ -111,10 +110,10 @@ class Stream:
         self, kind: Kind, function: Callable[..., Any], schema: pa.Schema, record: type | None, options: dict[str, Any]
     ) -> Stream:
         name = options.pop("name", None)
-        accepts = None if kind in (Kind.MAP_BATCHES, Kind.SQL) else _accepted(function)
+        accepts = None if kind in (Kind.MAP_BATCHES, Kind.SQL) else accepted(function)
         made = Operator(
             name or _function_name(function), kind, function=function, schema=schema, record=record, accepts=accepts,
-            **self._options(name or _called(function), options),
+            **self._options(name or called(function), options),
         )  # fmt: skip
         return Stream(_Node(made, (self._node,)))
 
@@ -156,9 +155,12 @@ class KeyedStream(Ready, Stream):
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         raise TopologyError("union: key_by() just before it has no effect; write .key_by(...) after the union")
 
+    def watermark(self, column: str, delay: str | float = 0.0, *, name: str | None = None) -> Stream:
+        raise TopologyError("watermark: key_by() just before it has no effect; write .key_by(...) after the watermark")
+
     def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
         raise TopologyError(
-            f"sql {_called(function)!r}: key_by() before it has no meaning, Spark plans it itself; group inside the function"
+            f"sql {called(function)!r}: key_by() before it has no meaning, Spark plans it itself; group inside the function"
         )
 
     def stateful(
@@ -177,7 +179,7 @@ class KeyedStream(Ready, Stream):
             processor = processor()
         name = options.pop("name", None) or _plain_name(processor)
         if isinstance(processor, Processor):
-            made_of = _returned(processor.process, schema, many=True)
+            made_of = returned(processor.process, schema, many=True)
         elif isinstance(processor, Stateful):
             made_of = schemas.as_schema(schema, name)
         else:
@@ -299,17 +301,13 @@ def _check_callable(kind: Kind, function: object) -> None:
         raise TopologyError(f"{kind}({function!r}): that is not a function")
 
 
-def _called(function: object) -> str:
-    return getattr(function, "__name__", type(function).__name__)
-
-
 def _plain_name(processor: object) -> str:
     """ByRoute → by-route"""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(processor).__name__).lower()
 
 
 def _function_name(function: object) -> str:
-    name = _called(function)
+    name = called(function)
     return "" if name == "<lambda>" else name
 
 
@@ -319,39 +317,3 @@ def _sink_name(sink: SinkSpec) -> str:
     if isinstance(sink, (TableSink, MemorySink)):
         return sink.name
     return type(sink).__name__.removesuffix("Sink").lower()
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function or of an object's ``__call__``; {} where they cannot be resolved."""
-    target = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        return typing.get_type_hints(target)
-    except (NameError, TypeError):
-        return {}
-
-
-def _returned(function: Callable[..., Any], schema: object, many: bool = False) -> tuple[pa.Schema, type | None]:
-    """The schema of what a function returns: ``schema=``, or its annotation."""
-    if schema is not None:
-        return schemas.as_schema(schema, _called(function))
-    hint = _hints(function).get("return")
-    if many and typing.get_args(hint):
-        hint = typing.get_args(hint)[0]
-    if not schemas.is_record_class(hint):
-        wanted = "Iterator[a dataclass]" if many else "a dataclass"
-        raise TopologyError(
-            f"operator {_called(function)!r}: no schema; annotate what it returns as {wanted} that can be resolved"
-            f" where the function is defined, or pass schema= (its annotation is {hint!r})"
-        )
-    assert isinstance(hint, type)
-    return schemas.schema_of(hint), hint
-
-
-def _accepted(function: Callable[..., Any]) -> type | None:
-    """The dataclass that a function's first parameter is annotated with, if it is."""
-    try:
-        first = next(iter(inspect.signature(function).parameters), "")
-    except (TypeError, ValueError):  # some built-in functions tell nothing
-        return None
-    hint = _hints(function).get(first)
-    return hint if isinstance(hint, type) and schemas.is_record_class(hint) else None

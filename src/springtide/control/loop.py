@@ -250,9 +250,8 @@ class ControlLoop:
             return None
         batches, arriving = (snapshot.batches, self._arriving(snapshot)) if snapshot else ((), None)
         before, self._usable = self._usable or usable, usable
-        learned, limit = self._read_limit.decide(self._limit_state, batches, arriving)
-        self._limit_state = self._read_limit.widened(learned, usable / before)
-        return limit if usable == before else self._read_limit.decide(self._limit_state, (), arriving)[1]
+        self._limit_state, limit = self._read_limit.decide(self._limit_state, batches, arriving, usable / before)
+        return limit
 
     def _arriving(self, snapshot: Snapshot) -> float | None:
         """Records/s that came, which under a backlog are not those that were read: a throughput would feed on itself."""

@@ -140,17 +140,30 @@ class Topology:
 
     def watermarks(self, operator: Operator) -> frozenset[str] | None:
         """The operators that set the time for this one, whose least counts; None if an input has no watermark."""
-        if operator.kind is Kind.WATERMARK:
-            return frozenset({operator.name})
-        found = [self.watermarks(self[name]) for name in operator.inputs]
-        if not found or any(one is None for one in found):
-            return None
-        return frozenset[str]().union(*(one for one in found if one is not None))
+        return self._watermarks[operator.name]
+
+    @cached_property
+    def _watermarks(self) -> Mapping[str, frozenset[str] | None]:
+        found: dict[str, frozenset[str] | None] = {}
+        for operator in self.operators:
+            before = [found[name] for name in operator.inputs]
+            known = [one for one in before if one is not None]
+            found[operator.name] = frozenset[str]().union(*known) if known and len(known) == len(before) else None
+            if operator.kind is Kind.WATERMARK:
+                found[operator.name] = frozenset({operator.name})
+        return found
 
     def depth(self, operator: Operator) -> int:
         """How many stateful operators a record passes before this one, at most: behind each, time is one batch behind."""
-        before = [self[name] for name in operator.inputs]
-        return max((self.depth(one) + (one.kind is Kind.STATEFUL) for one in before), default=0)
+        return self._depths[operator.name]
+
+    @cached_property
+    def _depths(self) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for operator in self.operators:
+            before = (found[name] + (self[name].kind is Kind.STATEFUL) for name in operator.inputs)
+            found[operator.name] = max(before, default=0)
+        return found
 
     @cached_property
     def stages(self) -> Mapping[str, int]:

@@ -14,8 +14,6 @@ from springtide.processors.aggregates import Aggregate
 from springtide.processors.processor import Processor, State, Timer, list_of
 from springtide.processors.windows import END, START
 
-KEPT = "kept"
-
 
 def sessions(
     gap_us: int, time: str, functions: Mapping[str, Aggregate], key: tuple[str, ...], records: pa.Schema

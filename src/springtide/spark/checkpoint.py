@@ -7,6 +7,7 @@
     epoch.json             the fencing token: grows by one at every start
     knowledge/N.npz        what groupings learned, edition by edition; plans name them
     state.json             what stateful operators declare, and the secret that their keys are hashed with
+    seed.json              the state that was imported, which the first batch begins with
     state/OPERATOR/        their state: segments, which manifests name
     plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
     manifests/N.json       batch N is committed if and only if this is there

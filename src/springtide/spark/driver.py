@@ -117,6 +117,7 @@ class Driver:
         self._session: SparkSession | None = None
         self._jvm_lock: Any = None
         self._runner: BatchRunner | None = None
+        self._state: StateBook | None = None
         self._query: StreamingQuery | None = None
         self.restarts = 0
 
@@ -154,6 +155,8 @@ class Driver:
 
     def close(self, stop_session: bool) -> None:
         """Let go of the checkpoint, and of the session if it is ours."""
+        if self._state is not None:
+            self._state.close()
         if self._session is not None and internals.is_alive(self._session):
             self._jvm_lock.close()
             if stop_session:
@@ -171,12 +174,20 @@ class Driver:
         self._sinks.prepare(session, self._checkpoint)
         done, failure = self._batches, self._runner.failure if self._runner else None
         pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
-        book = StateBook(
+        self._state = StateBook(
             self._topology, self._kept, self._checkpoint.epoch, self._checkpoint.last_manifest(), pipeline.merge_state,
             self._checkpoint.recall(SEED),
         )  # fmt: skip
         self._runner = BatchRunner(
-            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop, book
+            self._topology,
+            session,
+            self._checkpoint,
+            pipeline,
+            self._sinks,
+            self._control,
+            self._backlog,
+            self._stop,
+            self._state,
         )
         self._runner.batches, self._runner.failure = done, failure
         frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control)
@@ -257,6 +268,8 @@ class Driver:
         with contextlib.suppress(Exception):  # the JVM may be dead, and the query with it
             if self._query is not None:
                 self._query.stop()
+        if self._state is not None:
+            self._state.close()
 
     def _schedule_start(self) -> float:
         """When the schedule of generated sources began: the first start of this checkpoint, for ever."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from springtide.spark.durable import sync_folder
+from springtide.spark.durable import make_folder, sync_folder
 from springtide.spark.program import Staging
 
 
@@ -40,16 +40,14 @@ def write(staging: Staging, sink: str, place: Place, batches: list[pa.RecordBatc
     """Write one file, durably, and return its receipt. ``sink`` is "" for dead letters."""
     table = pa.Table.from_batches(batches)
     folder = Path(staging.folder) / f"epoch-{place.epoch:06d}"
-    new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     stem = f"{staging.stem}-{place.batch:08d}-{place.level}-{place.gate}-{place.task:05d}"
     path = folder / f"{stem}-{place.attempt}.{staging.format}"
     with path.open("wb") as file:
         _encode(table, staging.format, file)
         file.flush()
         os.fsync(file.fileno())
-    for changed in (folder, *folder.parents[: 3 if new else 0]):
-        sync_folder(changed)
+    sync_folder(folder)
     return {"sink": sink, "staged": str(path), "name": f"{stem}.{staging.format}", "rows": table.num_rows}
 
 

@@ -406,13 +406,14 @@ class Stage:
                 arrived.setdefault(header.target, []).append((header, block))
             else:  # a report, or records for a deeper level or a sql operator
                 yield from blocks.pair(header.target % self.plan.next_size, block)
-        if self._is_called(program, split):
+        if self._is_called(self._node_of(program, split)):
             arrived.setdefault(split, [])
         batch, attempt = task_context()
         for target, received in sorted(arrived.items()):
             task = Task(program, self.plan, batch, attempt, target)
             try:
                 node = self._node_of(program, target)
+                assert node is not None, f"no operator has task {target} at level {self.plan.level}"
                 received.sort(key=lambda one: one[0])
                 if node.kept is not None:
                     parts = [decode(block, node.kept.arriving) for _, block in received]
@@ -426,21 +427,17 @@ class Stage:
             else:
                 yield from task.finish()
 
-    def _node_of(self, program: Program, target: int) -> Node:
-        """The operator whose task this is: each has its own range of them."""
+    def _node_of(self, program: Program, target: int) -> Node | None:
+        """The operator whose task this is, if it is one's: each has its own range of them."""
         for number in program.levels[self.plan.level]:
             first, width = self.plan.ranges[number]
             if first <= target < first + width:
                 return program.nodes[number]
-        raise AssertionError(f"no operator has task {target} at level {self.plan.level}")
+        return None
 
-    def _is_called(self, program: Program, target: int) -> bool:
+    def _is_called(self, node: Node | None) -> bool:
         """Whether a task has to run without a record: state may have timers that have come."""
-        for number in program.levels[self.plan.level]:
-            kept, (first, width) = program.nodes[number].kept, self.plan.ranges[number]
-            if kept is not None and any(kept.timers) and first <= target < first + width:
-                return True
-        return False
+        return node is not None and node.kept is not None and any(node.kept.timers)
 
 
 @dataclass(frozen=True)

@@ -104,27 +104,18 @@ class ReadLimit:
         """The state before the first batch."""
         return {"recent": [], "largest": 0.0, "fixed_s": None, "per_record_s": None}
 
-    def decide(self, state: State, batches: Batches, rate: float | None = None) -> tuple[State, int | None]:
+    def decide(self, state: State, batches: Batches, rate: float | None = None, wider: float = 1.0) -> tuple[State, int | None]:
         """The new state, and the most records that a batch may read, None for no limit.
 
         ``batches``: those that ended since the last decision; what cannot be a measurement (none or less,
-        NaN, infinite) is ignored. ``rate``: records/s arriving, None where it is not known.
+        NaN, infinite) is ignored. ``rate``: records/s arriving, None where it is not known. ``wider``: the next batches
+        run in so many times as many tasks as those did.
         """
         fresh = _sound(batches)
         if fresh:
             state = _learned(state, fresh)
+        state = _widened(state, wider)
         return state, None if self.target_s is None else self._limit(state, rate)
-
-    def widened(self, state: State, factor: float) -> State:
-        """What was learned, for batches that run in so many times as many tasks: what is of records takes that much less.
-
-        With three times the executors, a limit from before would leave two of three idle until batches have told.
-        """
-        fixed, each = state.get("fixed_s"), state.get("per_record_s")
-        if fixed is None or each is None or factor == 1.0:
-            return state
-        recent = [[n, fixed + (t - fixed) / factor if t > fixed else t] for n, t in state["recent"]]
-        return {**state, "recent": recent, "per_record_s": each / factor}
 
     def _limit(self, state: State, rate: float | None) -> int:
         fixed, each = state.get("fixed_s"), state.get("per_record_s")
@@ -142,6 +133,18 @@ class ReadLimit:
         if rate is None or not 0 <= rate < math.inf:
             return self.efficiency
         return min(max(self.efficiency, _HEADROOM * rate * each), _MOST_EFFICIENT)
+
+
+def _widened(state: State, factor: float) -> State:
+    """What was learned, for batches that run in so many times as many tasks: what is of records takes that much less.
+
+    With three times the executors, a limit from before would leave two of three idle until batches have told.
+    """
+    fixed, each = state.get("fixed_s"), state.get("per_record_s")
+    if fixed is None or each is None or factor == 1.0:
+        return state
+    recent = [[n, fixed + (t - fixed) / factor if t > fixed else t] for n, t in state["recent"]]
+    return {**state, "recent": recent, "per_record_s": each / factor}
 
 
 def floor_s(batches: Batches) -> float | None:

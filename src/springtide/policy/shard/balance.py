@@ -36,12 +36,6 @@ class Balance:
         return balanced(owner, loads, width, self.theta)
 
 
-def imbalance(owner: Owner, loads: Loads, width: int) -> float:
-    """δ: the greatest load of a task over the mean."""
-    tasks = np.bincount(owner, loads, minlength=width)
-    return float(tasks.max() * width / tasks.sum()) if tasks.sum() > 0 else 1.0
-
-
 def balanced(owner: Owner, loads: Loads, width: int, theta: float = THETA) -> Owner:
     """The table after the moves that bring δ down to θ, or as far down as moves of one shard can.
 

@@ -108,11 +108,10 @@ class StateBook:
 
     def committed(self, manifest: Mapping[str, Any]) -> None:
         """A batch is committed: its state is the state now. Begin what is due in the background."""
-        before = set().union(*(self._paths(name, catalog) for name, catalog in self._catalogs.items())) if self._kept else set()
+        before = self._files()
         self._catalogs = {name: Catalog.from_json(document) for name, document in manifest["state"].items()}
         self._times = {name: list(times) for name, times in manifest["times"].items()}
-        now = set().union(*(self._paths(name, catalog) for name, catalog in self._catalogs.items())) if self._kept else set()
-        self._unneeded.append(sorted(before - now))
+        self._unneeded.append(sorted(before - self._files()))
         while len(self._unneeded) > KEPT_COMMITS:
             for path in self._unneeded.popleft():
                 path.unlink(missing_ok=True)
@@ -196,8 +195,8 @@ class StateBook:
         latest = max([*seen[:1], *(task["times"][name] for task in tasks if name in task["times"])], default=None)
         return [] if latest is None else [latest, *seen][: self._depth + 1]
 
-    def _paths(self, name: str, catalog: Catalog) -> set[Path]:
-        return {Path(self._kept[name].folder) / file for file in catalog.names}
+    def _files(self) -> set[Path]:
+        return {Path(self._kept[name].folder) / file for name, catalog in self._catalogs.items() for file in catalog.names}
 
     def _begin_merge(self, name: str, runs: tuple[Run, ...], catalog: Catalog) -> None:
         self._merged += 1

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from springtide.policy.group.shards import shards_of
+from springtide.spark.state.lookup import distinct
 from springtide.spark.state.segment import GONE, HASH, HASH2, TOUCHED, Segment, Writer, opened
 from springtide.spark.state.stepping import Kept, group_bytes
 
@@ -51,13 +52,9 @@ def _newest(segments: Sequence[Segment], first: int, last: int, shards: int, fit
     parts = [fitted(part) for segment in segments for part in rows_within(segment, first, last, shards)]
     if not parts:
         return None
-    rows = pa.concat_batches(parts)  # the newest first, and lexsort keeps that order among equals
-    one, two = rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy()
-    order = np.lexsort((two, one))
-    one, two = one[order], two[order]
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (one[1:] != one[:-1]) | (two[1:] != two[:-1])
-    return rows.take(pa.array(order[new]))
+    rows = pa.concat_batches(parts)  # the newest first
+    _, newest, _ = distinct(rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy())
+    return rows.take(pa.array(newest))
 
 
 def rows_within(segment: Segment, first: int, last: int, shards: int) -> Iterator[pa.RecordBatch]:

@@ -20,12 +20,17 @@ def kept_of(topology: Topology, operator: Operator, root: str, secret: str) -> K
     """``secret``: of the checkpoint, that nobody who sends records can choose keys of one shard, or of one identity."""
     spec = operator.state
     assert spec is not None
-    digest = hashlib.blake2b(f"{secret}/{operator.name}".encode(), digest_size=16).digest()
     return Kept(
         operator.name, function_of(topology, operator), operator.key, topology.input_schema(operator), spec.shards,
-        (int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")), f"{root}/{folder_of(operator.name)}",
+        seeds_of(secret, operator.name), f"{root}/{folder_of(operator.name)}",
         None if spec.ttl_s is None else round(spec.ttl_s * 1e6), spec.time, spec.closes, spec.migrate,
     )  # fmt: skip
+
+
+def seeds_of(secret: str, operator: str) -> tuple[int, int]:
+    """Of the two hashes that are a key's identity."""
+    digest = hashlib.blake2b(f"{secret}/{operator}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def folder_of(operator: str) -> str:

@@ -7,9 +7,7 @@ so that a merge which removes them meanwhile takes nothing away.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ from springtide.processors.processor import Clock
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.compact import newest_by_group
-from springtide.spark.state.declared import folder_of
+from springtide.spark.state.declared import folder_of, seeds_of
 from springtide.spark.state.lookup import Identities, find
 from springtide.spark.state.per_key import NEXT
 from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Segment
@@ -70,16 +68,10 @@ def held_in(checkpoint: Path) -> dict[str, Held]:
             tuple((variable, kind) for variable, kind, _ in one["variables"]),
             Catalog.from_json(catalogs[name]) if name in catalogs else Catalog(),
             None if manifest is None else manifest["batch"], stored.state_folder() / folder_of(name),
-            _seeds(declared["secret"], name),
+            seeds_of(declared["secret"], name),
         )
         for name, one in declared["declared"].items()
     }  # fmt: skip
-
-
-def _seeds(secret: str, operator: str) -> tuple[int, int]:
-    """As ``declared.kept_of`` makes them."""
-    digest = hashlib.blake2b(f"{secret}/{operator}".encode(), digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def held_of(checkpoint: Path, operator: str) -> Held:
@@ -101,11 +93,9 @@ class Pinned(Segment):
 
     def read(self, number: int) -> pa.RecordBatch:
         chunk = self.chunks[number]
-        body = os.pread(self._file, chunk.length, chunk.offset)
-        if zlib.crc32(body) != chunk.crc:
-            shards = f"shards {chunk.first_shard} to {chunk.last_shard}"
-            raise Damage(self.path, f"the checksum of chunk {number}, {shards}, is wrong")
-        return pa.ipc.read_record_batch(pa.py_buffer(body), self.schema)
+        body = pa.py_buffer(os.pread(self._file, chunk.length, chunk.offset))
+        self.check(number, body)
+        return pa.ipc.read_record_batch(body, self.schema)
 
     def close(self) -> None:
         os.close(self._file)

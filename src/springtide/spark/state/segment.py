@@ -27,6 +27,7 @@ import pyarrow as pa
 from springtide.errors import CheckpointError
 from springtide.model.state import NEVER
 from springtide.policy.group.shards import shards_of
+from springtide.spark import durable
 
 MAGIC = b"SPRTIDE1"
 _TRAILER = struct.Struct("<II8s")
@@ -96,7 +97,7 @@ class Writer:
 
     def __init__(self, path: Path, schema: pa.Schema, shards: int, timers: Sequence[str | None]) -> None:
         self._path, self._schema, self._shards, self._timers = path, schema, shards, timers
-        path.parent.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(path.parent)
         self._file = path.open("wb")
         self._index: list[ChunkIndex] = []
         self._at = 0
@@ -120,6 +121,7 @@ class Writer:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        durable.sync_folder(self._path.parent)
         size = self._at + len(index) + _TRAILER.size
         return {"name": self._path.name, "bytes": size, "rows": self.rows}
 
@@ -169,11 +171,16 @@ class Segment:
             mapped = mmap.mmap(file.fileno(), skipped + chunk.length, access=mmap.ACCESS_READ, offset=start)
         body = pa.py_buffer(mapped).slice(skipped, chunk.length)
         if number not in self._sound:
-            if zlib.crc32(body) != chunk.crc:
-                shards = f"shards {chunk.first_shard} to {chunk.last_shard}"
-                raise Damage(self.path, f"the checksum of chunk {number}, {shards}, is wrong")
+            self.check(number, body)
             self._sound.add(number)
         return pa.ipc.read_record_batch(body, self.schema)
+
+    def check(self, number: int, body: pa.Buffer) -> None:
+        """Whether these are the bytes of a chunk as they were written."""
+        chunk = self.chunks[number]
+        if zlib.crc32(body) != chunk.crc:
+            shards = f"shards {chunk.first_shard} to {chunk.last_shard}"
+            raise Damage(self.path, f"the checksum of chunk {number}, {shards}, is wrong")
 
 
 def opened(path: str) -> Segment:

@@ -163,7 +163,7 @@ class Stepping:
             return records
         times = microseconds(records.column(column))
         late = pc.fill_null((pc.less_equal if self._kept.closes else pc.less)(times, watermark), False)
-        self.late = records.filter(late)
+        self.late = records.filter(late).select(self._kept.input.names)
         self.receipt.late = self.late.num_rows
         return records.filter(pc.invert(late)) if self.late.num_rows else records
 
