@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import springtide as st
@@ -186,3 +188,38 @@ def test_damage_that_cannot_be_mended_ends_the_run_and_is_named(spark: Any, tmp_
     newest.write_bytes(newest.read_bytes()[:-5])
     with pytest.raises(CheckpointError, match=f"state file {newest} of operator 'totals' is damaged.*restore it from a copy"):
         go(spark, totals(1_000), tmp_path)
+
+
+class Reminder(st.Processor):
+    """Tells of a key once the clock has gone on for a second after its first record."""
+
+    seen = st.value(int, default=0)
+
+    def process(self, key: str, records: list[Ride], state: st.State) -> Iterator[Total]:
+        if not state.seen:
+            state.set_timer(state.now + datetime.timedelta(seconds=1), "processing")
+        state.seen += len(records)
+        return iter(())
+
+    def on_timer(self, key: str, timer: st.Timer, state: st.State) -> Iterator[Total]:
+        yield Total(key, state.seen, 0)
+
+
+def test_timers_come_when_no_records_do(spark: Any, tmp_path: Path) -> None:
+    """All records come in one file, one batch. Nothing but time goes on behind it, here and after another start."""
+    (tmp_path / "in").mkdir()
+    source = st.source.files(str(tmp_path / "in"), schema=Ride, format="parquet")
+    put = pa.Table.from_pylist(
+        [{"route": f"r{n % 3}", "at": EPOCH + datetime.timedelta(seconds=n), "fare": n} for n in range(90)]
+    )
+    pyarrow.parquet.write_table(put.cast(source.schema), tmp_path / "in" / "rides.parquet")
+    reminded = source.key_by("route").stateful(Reminder, shards=4)
+    windows = source.watermark("at", "10s").key_by("route").window("1m", n=st.agg.count(), shards=4)
+    made = st.topology("timers", reminded.to(st.sink.memory("reminded")), windows.to(st.sink.memory("windows")))
+    result = go(spark, made, tmp_path, batches=6)
+    assert sorted((row["route"], row["rides"]) for row in result.table("reminded").to_pylist()) == [
+        (f"r{n}", 30) for n in range(3)
+    ]
+    told = [(row["route"], row["window_start"], row["n"]) for row in result.table("windows").to_pylist()]
+    assert sorted(told) == [(f"r{n}", EPOCH, 20) for n in range(3)]  # the watermark is 89 − 10 s: the second minute is open
+    assert go(spark, made, tmp_path, batches=2).summary["rows_out"] == 0

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from springtide.control.ports import Control
-from springtide.errors import RecordError, RunError, SpringtideError, TopologyError
+from springtide.errors import CheckpointError, RecordError, RunError, SpringtideError, TopologyError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
@@ -190,11 +190,26 @@ class Driver:
             self._state,
         )
         self._runner.batches, self._runner.failure = done, failure
-        frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control)
+        frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, self._ticking())
         self._query = internals.start_query(
             frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
         )
         return self._query
+
+    def _ticking(self) -> bool:
+        """Whether there are batches without records too: timers come when nothing else does. Spark's log of offsets has one
+        more source then, from its first batch on."""
+        timed = [name for name, kept in self._kept.items() if any(kept.timers)]
+        stored = self._checkpoint.recall("ticks")
+        if stored is None:
+            stored = {"ticks": bool(timed) and self._checkpoint.begun() < 0}
+            self._checkpoint.remember("ticks", stored)
+        if timed and not stored["ticks"]:
+            raise CheckpointError(
+                f"operator {timed[0]!r} has timers, and no operator had any when checkpoint {self._checkpoint.root} was begun."
+                " Give a new checkpoint; export the state and import it there"
+            )
+        return bool(stored["ticks"])
 
     def _watch(self, query: StreamingQuery, ending: Ending, end: float | None) -> None:
         """Wait until the query ends, or end it between two batches."""

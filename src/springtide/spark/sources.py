@@ -17,11 +17,26 @@ from springtide.model.topology import Operator, Topology
 from springtide.spark import generate, internals
 
 
-def stream(session: SparkSession, topology: Topology, started: float, control: Callable[[str], Path]) -> DataFrame:
-    """One DataFrame for all sources. With several, each row fills the struct column of its own source."""
+def stream(
+    session: SparkSession, topology: Topology, started: float, control: Callable[[str], Path], ticking: bool = False
+) -> DataFrame:
+    """One DataFrame for all sources. With several, each row fills the struct column of its own source.
+
+    ``ticking``: there is a batch at least once a second, if no records come one without any.
+    """
     frames = [_frame(session, source, started, control(source.name)) for source in topology.sources]
-    if len(frames) == 1:
-        return frames[0]
+    united = frames[0] if len(frames) == 1 else _side_by_side(frames)
+    return united.unionByName(_ticks(session, united)) if ticking else united
+
+
+def _ticks(session: SparkSession, like: DataFrame) -> DataFrame:
+    """No row ever, but a new offset every second. Its one task is the last of its stage, so no record's place changes."""
+    seconds = session.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
+    empty = [F.lit(None).cast(field.dataType).alias(field.name) for field in like.schema]
+    return seconds.filter(F.lit(False)).select(*empty)
+
+
+def _side_by_side(frames: list[DataFrame]) -> DataFrame:
     united = None
     for position, frame in enumerate(frames):
         columns = [
