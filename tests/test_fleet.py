@@ -13,6 +13,7 @@ from springtide.control.fleet import RELIEF_S, STARTING_S, Fleet, Judge, Limits
 from springtide.control.memory import MemoryCluster
 from springtide.errors import OptionError
 from springtide.model.request import AddExecutors, Proposal, RemoveExecutor, Verdict
+from springtide.policy.place.release import leaving
 
 
 @dataclass
@@ -346,3 +347,25 @@ def test_whatever_is_wanted_the_fleet_stays_within_its_limits_and_pays_at_most_t
     for _ in range(4):
         step(fleet, clock, 1, STARTING_S)
     assert fleet.slots == 1, "in the end all go that are not needed"
+
+
+def test_a_host_with_many_gives_one_up_before_the_last_of_another_goes() -> None:
+    """Executors 0 to 2 on a, 3 on b. Of X = 4, one of a's three moves s·1/12 bytes, the one of b s·3/12: a's newest goes; then
+    a has two of three, s·1/6 against s·2/6; then one each, and the first to be missed least is the newest, b's."""
+    fleet, cluster, clock = made(begin=4)
+    cluster._there = {name: replace(one, host="b" if name == "3" else "a") for name, one in cluster._there.items()}
+    fleet.look()
+    for slots in (3, 2, 1):
+        step(fleet, clock, slots)
+        step(fleet, clock, slots, 20.0)
+    assert cluster.released == ["2", "1", "3"]
+
+
+@given(some.lists(some.integers(1, 6), min_size=1, max_size=6), some.data())
+def test_as_many_leave_as_are_asked_to_and_none_twice(there: list[int], data: some.DataObject) -> None:
+    count = data.draw(some.integers(0, sum(there)))
+    going = leaving(there, count)
+    assert sum(going) == count and all(0 <= number <= here for number, here in zip(going, there, strict=True))
+    left = [here - number for here, number in zip(there, going, strict=True)]
+    if any(here > 1 for here in left):  # then nobody's last one was sent away, but where there was one only
+        assert all(here or not number for here, number in zip(left, going, strict=True))

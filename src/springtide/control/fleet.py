@@ -15,6 +15,7 @@ from springtide.errors import OptionError
 from springtide.model.executor import Executor
 from springtide.model.request import Action, AddExecutors, Proposal, RemoveExecutor, Verdict
 from springtide.model.snapshot import NodeSnapshot
+from springtide.policy.place.release import leaving
 
 log = logging.getLogger("springtide.control")
 
@@ -60,7 +61,8 @@ class Fleet:
 
     More are asked for at once. One too many is kept for as long as it takes to start one, because that is what it costs to
     get it back: whatever comes, no more than twice is paid of what somebody pays who knows the future (the ski rental rule).
-    Those go first that hold no state, then those with the fewest tasks, then the newest.
+    Those go first with whom the least state goes: first from hosts with many, and there those that hold none themselves, then
+    those with the fewest tasks, then the newest.
     """
 
     cluster: Cluster
@@ -184,7 +186,7 @@ class Fleet:
     def _let_go(self, over: int, reason: str) -> None:
         """Those that have not come yet are no longer asked for, which nobody has to grant; of the others each is proposed."""
         total = max(self._asked, len(self._there)) - over
-        going = _missed_least(self._there)[: max(0, len(self._there) - total)] if over else []
+        going = _first_to_go(self._there, max(0, len(self._there) - total)) if over else []
         score = over / (total + over)
         granted = self._granted([Proposal("the fleet", RemoveExecutor(one.name), score, reason) for one in going])
         names = tuple(action.executor for action in granted if isinstance(action, RemoveExecutor))
@@ -233,6 +235,15 @@ def _used(before: Mapping[str, Executor], there: tuple[Executor, ...], passed_s:
 def _what(action: Action) -> str:
     """More executors, however many, or the one that is to go."""
     return f"executor {action.executor}" if isinstance(action, RemoveExecutor) else action.kind
+
+
+def _first_to_go(executors: Sequence[Executor], count: int) -> list[Executor]:
+    """Where state has to move least, by host; and of a host, those that are missed least."""
+    hosts: dict[str, list[Executor]] = {}
+    for one in _missed_least(executors):
+        hosts.setdefault(one.host, []).append(one)
+    going = leaving([len(there) for there in hosts.values()], count)
+    return [one for there, number in zip(hosts.values(), going, strict=True) for one in there[:number]]
 
 
 def _missed_least(executors: Sequence[Executor]) -> list[Executor]:
