@@ -25,6 +25,7 @@ class Machine:
 
     def __init__(self, kept: Kept) -> None:
         self.kept, self.catalog, self.batch, self.attempts, self.now = kept, Catalog(), 0, 0, SECOND
+        self.expiring: int | None = None
         self.late: list[dict[str, Any]] = []
         self.failed: list[tuple[dict[str, Any], Exception]] = []
 
@@ -51,8 +52,8 @@ class Machine:
         self.late, self.failed = [], []
         for task in range(width):
             self.attempts += 1
-            path = Path(self.kept.folder) / f"{self.batch:08d}-000001-{task}-{self.attempts}.state"
-            stepping = Stepping(self.kept, Version(self.files, self.now, watermark), owner == task, path, task)
+            name = f"{self.batch:08d}-000001-{task}-{self.attempts}.state"
+            stepping = Stepping(self.kept, Version(self.files, self.now, watermark, self.expiring), owner == task, name, task)
             for outcome in stepping.run(batch.take(pa.array(np.flatnonzero(tasks == task)))):
                 output += self._taken(outcome)
             self.late += [] if stepping.late is None else stepping.late.select(self.kept.input.names).to_pylist()
@@ -83,7 +84,7 @@ class Machine:
         if not runs:
             return
         self.attempts += 1
-        target = Path(self.kept.folder) / f"m{self.attempts}.state"
+        target = f"m{self.attempts}.state"
         names = [file.name for run in runs for file in run.files]
         merged = merge(self.kept, names, target, runs[-1] == self.catalog.runs[-1], self.now)
         files = () if merged["file"] is None else (File(**merged["file"]),)

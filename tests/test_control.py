@@ -352,6 +352,24 @@ def test_a_backlog_is_worked_off_in_batches_that_meet_the_target_also_while_the_
     assert len(caplog.records) == 1
 
 
+def test_the_limit_of_an_overloaded_run_does_not_forget_the_load_in_an_interval_without_a_batch() -> None:
+    """0.2 s a batch and 1 ms a record, and 2,000 records/s come, of which at most 1,000/s can be worked off: nine tenths of a
+    batch's time are to go to records, 0.001·n / (0.2 + 0.001·n) = 0.9, which is n = 1,800: 2 s a batch, two intervals."""
+    loop, clock, _ = loop_of(Static(degree=1), read_limit=ReadLimit(1.0))
+    backlog, limits = 0.0, []
+    for number in range(40):
+        rows = loop.current().read_limit or 0
+        seconds = 0.2 + 0.001 * rows
+        while seconds > 1.0:  # intervals in which nothing ends
+            cycle(loop, clock, 1.0)
+            backlog, seconds = backlog + 2_000, seconds - 1.0
+        backlog += 2_000 * seconds - rows
+        loop.report(batch(rows, number=number, seconds=0.2 + 0.001 * rows, backlog=round(backlog)))
+        cycle(loop, clock, seconds)
+        limits.append(loop.current().read_limit)
+    assert limits[-10:] == pytest.approx([1_800] * 10, rel=0.05)
+
+
 def test_widths_stay_when_nothing_was_measured() -> None:
     loop, clock, _ = loop_of(Static(degree=2))
     loop.report(batch(10, task("first", 10, 0.011), task("second", 10, 0.001)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pickle
 import subprocess
@@ -20,11 +21,15 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+import springtide
 from springtide.errors import OptionError, RecordError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.generated import Draw, draws
+from springtide.model.plan import Plan
 from springtide.model.rate import Rate, constant
 from springtide.model.schema import schema_of
+from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.driver import SourceActuator
 from springtide.spark.generate import (
     BATCH_ROWS,
     Control,
@@ -482,3 +487,19 @@ def test_a_function_of_a_script_reaches_other_processes(tmp_path: Path) -> None:
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=180, check=False)
     assert "rows [0, 1, 4, 9, 16]" in done.stdout, done.stderr
+
+
+def test_a_batch_has_no_more_than_the_source_allows(tmp_path: Path) -> None:
+    """The plan's limit is shared by two sources; the one that allows less keeps to that."""
+    a = springtide.source.generate(trip, rate=1, name="a", max_records=30)
+    b = springtide.source.generate(trip, rate=1, name="b")
+    topology = a.union(b).to(springtide.sink.discard()).named("two")
+    checkpoint = Checkpoint(tmp_path)
+    (checkpoint.own / "sources").mkdir(parents=True)
+    actuator = SourceActuator(checkpoint, topology)
+    for limit, expected in ((100, (30, 50)), (40, (20, 20)), (None, (30, None))):
+        actuator.apply(Plan({}, 1, {}, limit))
+        told = [json.loads(checkpoint.source_control(name).read_text())["read_limit"] for name in ("a", "b")]
+        assert tuple(told) == expected
+    with pytest.raises(OptionError, match="max_records=0: a batch has at least one record"):
+        springtide.source.generate(trip, rate=1, max_records=0)

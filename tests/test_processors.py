@@ -156,6 +156,19 @@ def test_sessions_end_after_the_gap_and_grow_together(tmp_path: Path) -> None:
     assert tested.catalog.keys == 0
 
 
+def test_columns_are_not_there_twice() -> None:
+    windows = keyed().window("1m", n=agg.count())
+    with pytest.raises(TopologyError, match="window: it adds a column 'window_end', and there is one already; rename that"):
+        windows.key_by("route").window("1h", time="window_end", n=agg.count())
+    with pytest.raises(TopologyError, match="window: it adds a column 'window_start'"):
+        keyed().window(gap="1m", window_start=agg.count())
+    with pytest.raises(TopologyError, match="top_k: it adds a column 'rank'"):
+        keyed().top_k(3, by="fare").key_by("route").top_k(3, by="fare")
+    by_time = trips().watermark("at", "0s").key_by("at")
+    with pytest.raises(TopologyError, match="join: it adds a column 'at'"):
+        by_time.join(by_time, lambda one, _: one, within="1m", schema=Trip)
+
+
 def test_windows_need_a_time_and_one_kind() -> None:
     with pytest.raises(TopologyError, match="by which time"):
         trips().key_by("route").window("10s", n=agg.count())

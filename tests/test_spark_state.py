@@ -171,7 +171,7 @@ def test_a_damaged_merge_is_mended_from_what_it_was_made_of(
 ) -> None:
     go(spark, totals(3_000), tmp_path, batches=14)
     held = held_of(tmp_path / "checkpoint", "totals")
-    merged = next(held.folder / run.files[0].name for run in held.catalog.runs if run.before)
+    merged = next(Path(held.place) / run.files[0].name for run in held.catalog.runs if run.before)
     whole = merged.read_bytes()
     merged.write_bytes(whole[:90] + bytes([whole[90] ^ 255]) + whole[91:])
     with caplog.at_level(logging.WARNING):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 import springtide as st
 from springtide.errors import CheckpointError, RunError
@@ -17,6 +20,7 @@ from springtide.spark.state.book import KEPT_COMMITS, StateBook
 from springtide.spark.state.catalog import FEW, Catalog, File, Run
 from springtide.spark.state.compact import merge
 from springtide.spark.state.declared import kept_of
+from springtide.spark.state.stepping import Receipt
 from state_machine import SECOND, Machine
 
 
@@ -46,7 +50,7 @@ def book_of(topology: st.Topology, folder: Path, manifest: Any = None, epoch: in
     kept = {o.name: kept_of(topology, o, str(folder), "secret") for o in topology.stateful}
 
     def merged(operator: str, names: Sequence[str], target: str, oldest: bool, now: int) -> Mapping[str, Any]:
-        return merge(kept[operator], names, Path(kept[operator].folder) / target, oldest, now)
+        return merge(kept[operator], names, target, oldest, now)
 
     return StateBook(topology, kept, epoch, manifest, merged)
 
@@ -66,7 +70,7 @@ def test_the_watermark_is_the_latest_of_the_batches_before_less_the_delay(tmp_pa
     assert book.watermark("count") == 4 * SECOND
     book.committed(book.after(1, [task(mark=3 * SECOND)]))  # it never goes back
     assert book.watermark("count") == 4 * SECOND
-    assert book.versions(77)["count"] == {"files": [], "now": 77, "watermark": 4 * SECOND}
+    assert book.versions(77)["count"] == {"files": [], "now": 77, "watermark": 4 * SECOND, "expiring": None}
 
 
 def test_a_unions_watermark_is_the_least_and_waits_for_all(tmp_path: Path) -> None:
@@ -100,8 +104,8 @@ def test_behind_a_stateful_operator_time_is_a_batch_behind(tmp_path: Path) -> No
 
 
 def receipt(task: int, shards: Sequence[int], name: str = "f", added: int = 1) -> dict[str, Any]:
-    return {"operator": "count", "task": task, "file": {"name": name, "bytes": 10, "rows": 1}, "shards": list(shards),
-            "added": added, "removed": 0, "late": 0, "load_s": 0.0, "commit_s": 0.0, "groups": 1, "seconds": {}}  # fmt: skip
+    file = {"name": name, "bytes": 10, "rows": 1}
+    return {**vars(Receipt("count", task)), "file": file, "shards": list(shards), "added": added}
 
 
 def test_two_tasks_that_changed_one_shard_are_found_out(tmp_path: Path) -> None:
@@ -140,6 +144,31 @@ def test_runs_are_merged_and_what_nobody_needs_is_removed(tmp_path: Path) -> Non
     machine.catalog = catalog
     assert {row["key.key"]: row["state.count"] for row in machine.rows()} == dict.fromkeys(range(5), 12)
     assert catalog.keys == 5
+
+
+BATCHES = some.tuples(some.sets(some.integers(0, 7), max_size=3), some.integers(1, 9), some.booleans())
+
+
+@settings(deadline=None, max_examples=40)
+@given(some.lists(BATCHES, min_size=20, max_size=50))
+def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: list[tuple[set[int], int, bool]]) -> None:
+    """Of each batch: the keys that come, the seconds that pass, and whether the merge is done before the next. A key is
+    forgotten after 12 s; a merge that runs meanwhile lets it go, and it may have come again."""
+    topology = source("s").key_by("key").stateful(Count, shards=4, ttl="12s").to(st.sink.discard()).named("t")
+    with tempfile.TemporaryDirectory() as folder:
+        book, machine = book_of(topology, Path(folder)), Machine.of(topology, Path(folder))
+        reader = Machine(replace(machine.kept, ttl_us=None))  # sees also what could be let go
+        for keys, passed, waits in batches:
+            machine.catalog = book.catalog("count")
+            machine.expiring = book.versions(machine.now)["count"]["expiring"]
+            receipts, _ = machine.attempt([{"key": key, "at": datetime.datetime.now(datetime.UTC)} for key in keys], None, 2)
+            book.committed(book.after(machine.batch, [task(receipts)]))
+            machine.batch, machine.now = machine.batch + 1, machine.now + passed * SECOND
+            for merging in book._merging.values() if waits else ():
+                merging.result.result()
+        reader.catalog = book.catalog("count")
+        assert reader.catalog.keys == len(reader.rows())
+        book.close()
 
 
 def test_a_start_sweeps_away_what_was_never_committed(tmp_path: Path) -> None:

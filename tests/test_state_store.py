@@ -132,7 +132,7 @@ def test_merging_as_it_is_due_keeps_the_runs_few(tmp_path: Path) -> None:
 def test_a_record_in_a_task_that_does_not_own_its_shard_is_refused(tmp_path: Path) -> None:
     machine = Machine(kept_in(tmp_path))
     rows = machine.arriving(rows_of([Event("a", 1)]))
-    stepping = Stepping(machine.kept, Version((), 0), np.zeros(16, dtype=np.bool_), tmp_path / "x.state", 3)
+    stepping = Stepping(machine.kept, Version((), 0), np.zeros(16, dtype=np.bool_), "x.state", 3)
     with pytest.raises(RunError, match=r"'remember': task 3 got a record of shard \d+, which is another task's"):
         list(stepping.run(rows))
     assert list(tmp_path.iterdir()) == []

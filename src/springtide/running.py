@@ -82,7 +82,7 @@ def run(
     stop: threading.Event | None = None, guards: Sequence[str] = (), dry_run: bool = False,
     shed_after: str | float | None = None, queue_limit: int | None = None,
     executors: str | None = None, min_executors: int = 1, grant: str | None = None, managers: str = "",
-    sharding: str | Sharder = "balance",
+    sharding: str | Sharder = "balance", state: str | None = None,
 ) -> Result:  # fmt: skip
     """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
 
@@ -97,6 +97,8 @@ def run(
     ``grant``: hierarchical control, in which every operator has a manager of its own that asks the policy, and this policy,
     such as ``token-bucket``, says which requests are granted; ``managers``: their times, such as ``operators=10s, settle=30s``.
     ``sharding``: which task has a shard of a stateful operator: ``balance``, such as ``balance:theta=1.1``, or ``fixed``.
+    ``state``: where the state of stateful operators lies, for ever: a URI such as ``s3://bucket/folder`` (default: in the
+    checkpoint).
     Everything that can be wrong is checked before Spark starts.
     """
     if not isinstance(topology, Topology):
@@ -125,6 +127,7 @@ def run(
     from springtide.spark import driver as spark_driver
     from springtide.spark import session as sessions
     from springtide.spark.checkpoint import Checkpoint
+    from springtide.spark.state import store
 
     spark_driver.check(topology)
     if spark is not None:
@@ -132,6 +135,9 @@ def run(
     else:
         sessions.check_settings(conf or {}, (*py_files, *archives), dynamic)
     _check_target(target_s, None)
+    if state is not None:
+        state = store.checked(state)
+        store.check_writable(state)
     held = Checkpoint(Path(checkpoint)) if checkpoint is not None else None
     if held is not None:
         held.acquire(topology)
@@ -175,7 +181,7 @@ def run(
             limits = Limits(min_executors, math.ceil(max_slots / cores), cores)
             loop.employ(clusters.cluster_of(session, elastic), limits, elastic)
 
-        driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened)
+        driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened, state=state)
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),
                           "policy": policy, "settings": dict(settings or {}), "guards": list(guards), "dry_run": dry_run,
                           "grouping": grouping,

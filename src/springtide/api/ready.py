@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from springtide.processors.aggregating import Aggregating
 from springtide.processors.deduplicate import Deduplicate
 from springtide.processors.join import AT, LEFT, RIGHT, Side, joining, united
 from springtide.processors.sessions import sessions
-from springtide.processors.top_k import ranked, top_k
+from springtide.processors.top_k import RANK, ranked, top_k
 from springtide.processors.windows import END, MOMENT, START, Windows
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Ready:
             raise TopologyError("window: by which time? Write .watermark(column, delay) before key_by(), or give time=column")
         if (length is None) == (gap is None) or (slide is not None and length is None):
             raise TopologyError("window: give a length, with slide= for windows that overlap, or gap= for sessions")
+        _check_free("window", (START, END), (*self.schema.names, *functions))
         if gap is not None:
             return _sessions(self, _us(gap, "gap"), column, functions, options)  # type: ignore[arg-type]
         long = _us(length or 0, "length")
@@ -87,6 +88,7 @@ class Ready:
         for column in (by, *((of,) if of is not None else ())):
             if column not in self.schema.names:
                 raise TopologyError(f"top_k: no column is named {column!r}; there are: {', '.join(self.schema.names)}")
+        _check_free("top_k", (RANK,), self.schema.names)
         return self.stateful(top_k(k, by, of, self.schema), schema=ranked(self.schema), **{"name": "top-k", **options})
 
     def deduplicate(self, within: str | float | None = None, **options: Any) -> StatefulStream:
@@ -136,11 +138,19 @@ def _sessions(
     return stream.stateful(processor, schema=schema, time=column, **options)
 
 
+def _check_free(where: str, added: Iterable[str], there: Iterable[str]) -> None:
+    """Refuse columns that would be there twice."""
+    twice = sorted(set(added) & set(there))
+    if twice:
+        raise TopologyError(f"{where}: it adds a column {twice[0]!r}, and there is one already; rename that with map() first")
+
+
 def _check_join(left: KeyedStream, right: KeyedStream) -> None:
     if not isinstance(right, Ready):
         raise TopologyError("join: the other stream needs a key too; write .key_by(columns) behind it")
     if left._key != right._key:
         raise TopologyError(f"join: the keys differ: {', '.join(left._key)} here, {', '.join(right._key)} there; rename one")
+    _check_free("join", (LEFT, RIGHT, AT), left._key)
     for stream in (left, right):
         if stream._event_time() is None:
             raise TopologyError("join: both streams need a time; write .watermark(column, delay) before key_by()")

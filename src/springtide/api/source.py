@@ -20,17 +20,20 @@ FORMATS = ("csv", "json", "parquet")
 
 
 def generate(
-    make: Callable[[Any], Any], *, rate: object, seed: int = 0, limit: int | None = None, schema: object = None,
-    name: str = "source",
+    make: Callable[[Any], Any], *, rate: object, seed: int = 0, limit: int | None = None, max_records: int | None = None,
+    schema: object = None,     name: str = "source",
 ) -> Stream:  # fmt: skip
     """Seeded records at a rate: records/s, ``springtide.trace("day.csv")``, or a function of the seconds since the start.
 
     ``make`` gets a ``springtide.Draw`` with the record's ``index``, its ``created`` time and a ``random`` of its own, so
     that record i is the same in every run and after every restart. ``limit`` ends the stream after so many records.
+    ``max_records`` bounds a batch, whatever the plan allows.
     """
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise OptionError(f"limit={limit!r}: the number of records is a whole number, 0 or more")
-    spec = GenerateSource(make, as_rate(rate), seed, limit)
+    if max_records is not None and (not isinstance(max_records, int) or max_records < 1):
+        raise OptionError(f"max_records={max_records!r}: a batch has at least one record, or give None")
+    spec = GenerateSource(make, as_rate(rate), seed, limit, max_records)
     return _stream(spec, name, *returned(make, schema))
 
 

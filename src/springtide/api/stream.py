@@ -199,6 +199,8 @@ class KeyedStream(Ready, Stream):
         node: _Node | None = self._node
         while node is not None:
             given = node.operator.event_time
+            if node.operator.kind is Kind.LATE:
+                return None  # late by that time already
             if given is not None:
                 return given.column if given.column in self.schema.names else None
             node = node.parents[0] if node.parents else None

@@ -40,8 +40,8 @@ KEYS = 10_000
 WAIT_S = 0.001
 RATE = 12_000.0
 """Records a second that come: more than eight tasks of 1 ms a record can take."""
-TARGET_S = 2.5
-"""Batches of about a second."""
+BATCH = 4_800
+"""Records of a batch: 0.6 s of waiting if all tasks have the same."""
 SECONDS = 60.0
 SEEN_S = 3.0
 """After a change of the popular keys, so long until the new loads are known and the query is stopped."""
@@ -123,11 +123,13 @@ def run(session: Any, engine: str, omega: int, folder: Path) -> float:
     for until in spans:
         left = begun + until - time.time()
         if left > 0:
-            stream = st.source.generate(drawn, rate=RATE).map(shuffled(omega, begun), schema=Click, name="shuffle")
+            stream = st.source.generate(drawn, rate=RATE, max_records=BATCH).map(
+                shuffled(omega, begun), schema=Click, name="shuffle"
+            )
             counts = stream.key_by("key").stateful(Count, shards=SHARDS)
             st.run(
                 counts.to(st.sink.discard()).named("clicks"), policy="static", settings={"degree": WIDTH}, max_slots=WIDTH,
-                target=TARGET_S, duration=left, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
+                duration=left, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
                 sharding=sharding,
             )  # fmt: skip
             held.reload()

@@ -69,6 +69,7 @@ def cli(verbose: bool) -> None:
 @click.option("--batches", type=click.IntRange(1), help="End after so many batches.")
 @click.option("--available-now", is_flag=True, help="End when what is there now is processed.")
 @click.option("--checkpoint", help="Where to go on from, and where a later run can. Default: in the run's folder.")
+@click.option("--state", metavar="URI", help="Where state lies, such as s3://bucket/folder. Default: in the checkpoint.")
 @click.option("--runs", default="runs", show_default=True, help="Where runs' folders are made.")
 @click.option("--master", help="Spark's master. Default: local, with --max-slots threads.")
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's.")

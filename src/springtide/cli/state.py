@@ -103,8 +103,9 @@ def export(run: Path, operator: str, file: Path, as_json: bool) -> None:
 @click.argument("operator")
 @click.argument("file", type=FILE)
 @click.option("--checkpoint", required=True, type=FILE, help="A new one, or one without batches; run the topology with it.")
+@click.option("--state", "location", metavar="URI", help="Where its state shall lie. Default: in the checkpoint.")
 @AS_JSON
-def import_(topology: str, operator: str, file: Path, checkpoint: Path, as_json: bool) -> None:
+def import_(topology: str, operator: str, file: Path, checkpoint: Path, location: str | None, as_json: bool) -> None:
     """Let OPERATOR of TOPOLOGY begin with the state in FILE, as `springtide state export` writes it.
 
     The columns shard and written may be left out, and those of timers that are not set.
@@ -113,7 +114,7 @@ def import_(topology: str, operator: str, file: Path, checkpoint: Path, as_json:
     from springtide.spark.state.seeding import seeded
 
     with errors():
-        document = seeded(load.topology(topology), operator, file, checkpoint, time.time_ns() // 1000)
+        document = seeded(load.topology(topology), operator, file, checkpoint, time.time_ns() // 1000, location)
     if as_json:
         print_json(document)
         return
@@ -166,6 +167,7 @@ def _operator(opened: Reading, marks: dict[str, tuple[int, int | None]]) -> dict
         "keys": held.catalog.keys,
         "bytes": held.catalog.bytes,
         "files": sum(len(run.files) for run in runs),
+        "location": held.place,
         "watermark": moment(mark).isoformat() if known and mark is not None else None,
         "timers": opened.timers(),
         "key": [{"name": name, "type": str(key.field(name).type) if name in key.names else None} for name in held.key],
@@ -235,7 +237,7 @@ def _table(document: dict[str, Any]) -> RenderableType:
         facts = Table.grid(padding=(0, 2))
         for name, value in (
             ("keys", count(one["keys"])), ("shards", count(one["shards"])),
-            ("bytes", count(one["bytes"])), ("files", count(one["files"])),
+            ("bytes", count(one["bytes"])), ("files", count(one["files"])), ("location", one["location"]),
             ("state of batches", of), ("last batch", count(one["batch"])),
             ("watermark", one["watermark"] or UNKNOWN),
             *((f"keys with a timer by {clock} time", _timers(told)) for clock, told in one["timers"].items()),

@@ -81,6 +81,8 @@ class ControlLoop:
         self._work: Mapping[str, float] = {}
         self._batches = 0
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
+        self._arrival: float | None = None  # records/s, as last known
+        self._waiting: tuple[float, int] | None = None  # the backlog, and when that was
         self._usable = 0  # slots that the last plan could use
         self._failing = False
         self._started = self._last = clock()
@@ -255,10 +257,13 @@ class ControlLoop:
 
     def _arriving(self, snapshot: Snapshot) -> float | None:
         """Records/s that came, which under a backlog are not those that were read: a throughput would feed on itself."""
-        before = self.snapshot.backlog if self.snapshot else None
-        if snapshot.rate is None or snapshot.backlog is None or before is None:
-            return None
-        return max(0.0, snapshot.rate + (snapshot.backlog - before) / snapshot.interval_s)
+        if snapshot.rate is None or snapshot.backlog is None:
+            return self._arrival  # no batch ended, and what is known is of those before
+        before, self._waiting = self._waiting, (snapshot.at, snapshot.backlog)
+        if before is not None and snapshot.at > before[0]:
+            read = snapshot.rate * snapshot.interval_s
+            self._arrival = max(0.0, (read + snapshot.backlog - before[1]) / (snapshot.at - before[0]))
+        return self._arrival
 
     def _execute(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
         if plan == self._plan:

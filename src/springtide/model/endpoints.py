@@ -19,12 +19,16 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True)
 class GenerateSource:
-    """Seeded records at a rate. ``limit`` ends the stream after so many records; None goes on as the rate does."""
+    """Seeded records at a rate. ``limit`` ends the stream after so many records; None goes on as the rate does.
+
+    ``max_records`` bounds a batch.
+    """
 
     make: Callable[[Any], Any]
     rate: Rate
     seed: int = 0
     limit: int | None = None
+    max_records: int | None = None
 
 
 @dataclass(frozen=True)

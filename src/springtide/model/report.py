@@ -31,6 +31,8 @@ class StateReport:
 
     ``moved``: shards that another task has than in the batch before. ``load_s``, ``commit_s``: over all tasks, what finding and
     writing state took. ``pieces``: in how many a task worked at most, because all of its state would not fit in memory.
+    ``cache_hits``, ``cache_misses``, ``fetched_bytes``: of state that lies elsewhere, pieces of files that a node had and that
+    it had not, and the bytes that were moved to nodes for those.
     """
 
     keys: int
@@ -46,6 +48,9 @@ class StateReport:
     pieces: int
     watermark: int | None = None
     seconds: Mapping[int, float] = field(default_factory=dict, compare=False)
+    cache_hits: int = 0
+    cache_misses: int = 0
+    fetched_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,13 @@ class Side:
 def united(key: tuple[str, ...], left: pa.Schema, right: pa.Schema) -> pa.Schema:
     """The rows that both sides have in common."""
     keys = [pa.field(name, left.field(name).type) for name in key]
-    return pa.schema([*keys, (LEFT, pa.struct(list(left))), (RIGHT, pa.struct(list(right))), (AT, pa.int64())])
+    return pa.schema([*keys, (LEFT, _optional(left)), (RIGHT, _optional(right)), (AT, pa.int64())])
+
+
+def _optional(fields: Iterable[pa.Field]) -> pa.DataType:
+    """A struct whose fields may be null, all the way down: those of the side that a row is not of are."""
+    kinds = [(one.name, _optional(one.type) if pa.types.is_struct(one.type) else one.type) for one in fields]
+    return pa.struct(kinds)
 
 
 def joining(

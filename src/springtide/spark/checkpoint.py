@@ -6,9 +6,9 @@
     driver.lock, jvm.lock  held by the one driver, and by its JVM
     epoch.json             the fencing token: grows by one at every start
     knowledge/N.npz        what groupings learned, edition by edition; plans name them
-    state.json             what stateful operators declare, and the secret that their keys are hashed with
+    state.json             what stateful operators declare, the secret that their keys are hashed with, and where state lies
     seed.json              the state that was imported, which the first batch begins with
-    state/OPERATOR/        their state: segments, which manifests name
+    state/OPERATOR/        their state, unless it lies elsewhere: segments, which manifests name
     plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
     manifests/N.json       batch N is committed if and only if this is there
 """
@@ -33,6 +33,7 @@ from springtide.model.schema import described
 from springtide.model.topology import Topology
 from springtide.spark.durable import read_json, write_atomic
 from springtide.spark.editions import Editions
+from springtide.spark.state.store import below
 
 KEPT_BATCHES = 100
 """How many plans and manifests stay. Replays need the last one; the others are for people."""
@@ -84,9 +85,21 @@ class Checkpoint:
             write_atomic(self.own / "topology.json", stored)
         self.identity = stored["id"]
 
-    def keep_state(self, declared: Mapping[str, Mapping[str, Any]], migrating: Collection[str]) -> str:
-        """The secret of this checkpoint's keys. What operators declare may not differ from before, unless it is migrated."""
-        stored = self.recall("state") or {"secret": secrets.token_hex(16), "declared": {}}
+    def keep_state(
+        self, declared: Mapping[str, Mapping[str, Any]], migrating: Collection[str], location: str | None = None
+    ) -> str:
+        """The secret of this checkpoint's keys. What operators declare may not differ from before, unless it is migrated.
+
+        ``location``: the URI where state shall lie; None for where it lies, which is in the checkpoint if nothing was said.
+        """
+        stored = self.recall("state") or {"secret": secrets.token_hex(16), "declared": {}, "location": location}
+        lies = stored.get("location")
+        if location is not None and location != lies:
+            where = "inside it" if lies is None else f"at {lies!r}"
+            raise CheckpointError(
+                f"state={location!r}, but the state of checkpoint {self.root} lies {where}, for ever. Leave that option out, or"
+                " export the state and import it into a new checkpoint"
+            )
         for name, before in stored["declared"].items():
             now = declared.get(name, before)
             if before["shards"] != now["shards"]:
@@ -104,6 +117,11 @@ class Checkpoint:
 
     def state_folder(self) -> Path:
         return self.own / "state"
+
+    def state_root(self) -> str:
+        """Where the operators' folders are: in the checkpoint, or at a URI, in a folder that no other checkpoint has."""
+        location, topology = (self.recall("state") or {}).get("location"), self.recall("topology")
+        return str(self.state_folder()) if location is None or topology is None else below(location, topology["id"])
 
     def _check_fits(self, topology: Topology, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
         stored = read_json(self.own / "topology.json")

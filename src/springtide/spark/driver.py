@@ -32,6 +32,7 @@ from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import declarations, kept_of
 from springtide.spark.state.reading import SEED
 from springtide.spark.state.stepping import Kept
+from springtide.spark.state.store import check_writable, is_uri
 
 log = logging.getLogger("springtide.spark")
 
@@ -61,13 +62,15 @@ class SourceActuator:
     """Carries a plan's read limit and source width to generated sources, by a file that they read."""
 
     def __init__(self, checkpoint: Checkpoint, topology: Topology) -> None:
-        self._files = {source.name: checkpoint.source_control(source.name) for source in topology.sources}
+        self._sources = topology.sources
+        self._file = checkpoint.source_control
 
     def apply(self, plan: Plan) -> None:
-        share = len(self._files)
-        limit = None if plan.read_limit is None else max(1, plan.read_limit // share)
-        for name, file in self._files.items():
-            generate.Control(limit, plan.widths.get(name, 1)).write(file)
+        share = None if plan.read_limit is None else max(1, plan.read_limit // len(self._sources))
+        for source in self._sources:
+            own = source.source.max_records if isinstance(source.source, GenerateSource) else None
+            limit = min((most for most in (share, own) if most is not None), default=None)
+            generate.Control(limit, plan.widths.get(source.name, 1)).write(self._file(source.name))
 
 
 def check(topology: Topology) -> None:
@@ -87,13 +90,16 @@ def check(topology: Topology) -> None:
             ) from None
 
 
-def _kept(topology: Topology, checkpoint: Checkpoint) -> dict[str, Kept]:
-    """What the tasks of stateful operators know of them, if the checkpoint has nothing against it."""
+def _kept(topology: Topology, checkpoint: Checkpoint, location: str | None) -> dict[str, Kept]:
+    """What the tasks of stateful operators know of them, if the checkpoint has nothing against it, and state can be written."""
     if not topology.stateful:
         return {}
     migrating = [o.name for o in topology.stateful if o.state is not None and o.state.migrate is not None]
-    secret = checkpoint.keep_state(declarations(topology), migrating)
-    return {o.name: kept_of(topology, o, str(checkpoint.state_folder()), secret) for o in topology.stateful}
+    secret = checkpoint.keep_state(declarations(topology), migrating, location)
+    root = checkpoint.state_root()
+    if is_uri(root):
+        check_writable(root)
+    return {o.name: kept_of(topology, o, root, secret) for o in topology.stateful}
 
 
 class Driver:
@@ -102,14 +108,15 @@ class Driver:
     def __init__(
         self, topology: Topology, checkpoint: Checkpoint, control: Control, groupings: Mapping[str, Grouping],
         new_session: Callable[[], SparkSession], stop: threading.Event, clock: Callable[[], float] = time.time,
-        opened: Callable[[SparkSession], None] = lambda _: None,
+        opened: Callable[[SparkSession], None] = lambda _: None, state: str | None = None,
     ) -> None:  # fmt: skip
-        """``opened`` is told of the session, and of every one that follows it after its JVM died."""
+        """``opened`` is told of the session, and of every one that follows it after its JVM died. ``state``: the URI where
+        state shall lie, None for where it does."""
         self._topology, self._checkpoint, self._control = topology, checkpoint, control
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
-        self._kept = _kept(topology, checkpoint)
+        self._kept = _kept(topology, checkpoint, state)
         self._program = programs.compile_topology(topology, groupings, places, dead, self._kept)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])

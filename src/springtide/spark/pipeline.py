@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -234,7 +233,7 @@ class _Merge:
 
     def __call__(self, _: int) -> Mapping[str, Any]:
         kept = self.shipment.unpacked().nodes[self.number].kept
-        return merge(kept, self.names, Path(kept.folder) / self.target, self.oldest, self.now)
+        return merge(kept, self.names, self.target, self.oldest, self.now)
 
 
 class _Onward:

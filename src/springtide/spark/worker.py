@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -162,7 +161,7 @@ class Task:
         tally.rows_in += records.num_rows
         name = f"{self.batch:08d}-{self.plan.epoch:06d}-{self.origin:05d}-{self.attempt}{SUFFIX}"
         owned = self.routes[node.number].table[OWNER] == self.origin - self.plan.ranges[node.number][0]
-        stepping = Stepping(node.kept, version, owned, Path(node.kept.folder) / name, self.origin)
+        stepping = Stepping(node.kept, version, owned, name, self.origin)
         begin = time.perf_counter()
         produced = []
         for outcome in stepping.run(records):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.model.report import StateReport
 from springtide.model.topology import Topology
+from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
-from springtide.spark.state.segment import verify
 from springtide.spark.state.stepping import Kept
+from springtide.spark.state.store import Remote, place_of
 
 log = logging.getLogger("springtide.spark")
 
@@ -28,12 +28,21 @@ KEPT_COMMITS = 2
 """A file that the state no longer needs is removed so many commits later: a task that lost a race may still read it."""
 
 
-@dataclass(frozen=True)
+class Stored(NamedTuple):
+    """A file of an operator's state."""
+
+    operator: str
+    name: str
+
+
+@dataclass
 class Merging:
     """A merge that runs in the background."""
 
     runs: tuple[Run, ...]
     result: Future[Mapping[str, Any]]
+    expiring: int | None  # keys that were kept for long enough by then are let go; None if it lets none go
+    revived: int = 0  # of those, how many were written to meanwhile
 
 
 class StateBook:
@@ -51,7 +60,9 @@ class StateBook:
         self._depth = max((topology.depth(operator) for operator in topology.stateful), default=0)
         self._merging: dict[str, Merging] = {}
         self._merged = 0
-        self._unneeded: deque[list[Path]] = deque()
+        self._unneeded: deque[list[Stored]] = deque()
+        self._places = {name: place_of(one.folder) for name, one in kept.items()}
+        self._merge_traffic = {name: Traffic() for name in kept}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-merge")
         self._now = 0
         self._owners: dict[str, tuple[int, ...]] = {}
@@ -73,6 +84,7 @@ class StateBook:
                 "files": [file.name for run in catalog.runs for file in run.files],
                 "now": now,
                 "watermark": self.watermark(name),
+                "expiring": self._merging[name].expiring if name in self._merging else None,
             }
             for name, catalog in self._catalogs.items()
         }
@@ -100,6 +112,8 @@ class StateBook:
         catalogs = {}
         for name, own in receipts.items():
             _check_disjoint(name, own)
+            if name in self._merging:
+                self._merging[name].revived += sum(receipt["revived"] for receipt in own)
             catalogs[name] = self._with_merged(name).after(batch, own)
         return {
             "state": {name: catalog.to_json() for name, catalog in catalogs.items()},
@@ -113,8 +127,7 @@ class StateBook:
         self._times = {name: list(times) for name, times in manifest["times"].items()}
         self._unneeded.append(sorted(before - self._files()))
         while len(self._unneeded) > KEPT_COMMITS:
-            for path in self._unneeded.popleft():
-                path.unlink(missing_ok=True)
+            self._remove(self._unneeded.popleft())
         for name, catalog in self._catalogs.items():
             if name not in self._merging and (runs := catalog.merge_due()):
                 self._begin_merge(name, runs, catalog)
@@ -137,8 +150,16 @@ class StateBook:
                 commit_s=round(sum(receipt["commit_s"] for receipt in own), 6),
                 written_bytes=sum(receipt["file"]["bytes"] for receipt in own if receipt["file"] is not None),
                 pieces=self._pieces(name, own), watermark=self.watermark(name), seconds=seconds,
+                **vars(self._traffic(name, own)),
             )  # fmt: skip
         return reports
+
+    def _traffic(self, name: str, receipts: Sequence[Mapping[str, Any]]) -> Traffic:
+        """What the tasks of a batch, and a merge that ended in it, had of the nodes' caches."""
+        total, self._merge_traffic[name] = self._merge_traffic[name], Traffic()
+        for receipt in receipts:
+            total.add(receipt)
+        return total
 
     def _pieces(self, name: str, receipts: Sequence[Mapping[str, Any]]) -> int:
         """In how many pieces a task worked at most; that there are several is told, once."""
@@ -157,13 +178,13 @@ class StateBook:
 
         It is if the file was merged from others, and those are there and whole. If they are not, that is an error.
         """
-        found = re.search(r"state file (\S+) is damaged", str(error))
+        found = re.search(r"state file (.+?) is damaged", str(error))
         return found is not None and bool(self._kept) and self._restore(found[1])
 
     def _restore(self, path: str) -> bool:
         for name, catalog in self._catalogs.items():
             for run in catalog.runs:
-                if Path(path).name not in {file.name for file in run.files}:
+                if PurePosixPath(path).name not in {file.name for file in run.files}:
                     continue
                 self._try_earlier(name, run, path)
                 self._catalogs[name] = catalog.restored(run)
@@ -181,7 +202,7 @@ class StateBook:
             raise CheckpointError(f"{lost}, and was not merged from others; restore it from a copy, or give a new checkpoint")
         for file in (file for one in run.before for file in one.files):
             try:
-                verify(f"{self._kept[name].folder}/{file.name}")
+                self._places[name].verify(file.name)
             except CheckpointError as error:
                 raise CheckpointError(f"{lost}; of the files that it was merged from, {error}. Restore one of them from a"
                                       " copy, or give a new checkpoint") from None  # fmt: skip
@@ -195,15 +216,24 @@ class StateBook:
         latest = max([*seen[:1], *(task["times"][name] for task in tasks if name in task["times"])], default=None)
         return [] if latest is None else [latest, *seen][: self._depth + 1]
 
-    def _files(self) -> set[Path]:
-        return {Path(self._kept[name].folder) / file for name, catalog in self._catalogs.items() for file in catalog.names}
+    def _files(self) -> set[Stored]:
+        return {Stored(name, file) for name, catalog in self._catalogs.items() for file in catalog.names}
+
+    def _remove(self, files: Iterable[Stored]) -> None:
+        for operator, name in files:
+            place = self._places[operator]
+            if isinstance(place, Remote):  # several requests each, which no batch waits for
+                self._thread.submit(place.remove, [name])
+            else:
+                place.remove([name])
 
     def _begin_merge(self, name: str, runs: tuple[Run, ...], catalog: Catalog) -> None:
         self._merged += 1
         target = f"{runs[-1].first:08d}-{runs[0].last:08d}-{self._epoch:06d}-m{self._merged}{SUFFIX}"
         names = [file.name for run in runs for file in run.files]
         oldest = catalog.runs[-1] == runs[-1]
-        self._merging[name] = Merging(runs, self._thread.submit(self._merge, name, names, target, oldest, self._now))
+        result = self._thread.submit(self._merge, name, names, target, oldest, self._now)
+        self._merging[name] = Merging(runs, result, self._now if oldest else None)
 
     def _with_merged(self, name: str) -> Catalog:
         """The catalog with the merge that has ended, if one has."""
@@ -217,17 +247,15 @@ class StateBook:
             if not self.mended(error):
                 log.warning("state of operator %r could not be merged: %s", name, error)
             return self._catalogs[name]
+        self._merge_traffic[name].add(result["traffic"])
         files = () if result["file"] is None else (File(**result["file"]),)
-        return catalog.merged(merging.runs, files, result["expired"])
+        return catalog.merged(merging.runs, files, result["expired"] - merging.revived)
 
     def _sweep(self, name: str) -> None:
         """Remove what earlier starts wrote and nobody committed."""
-        folder, needed = Path(self._kept[name].folder), self._catalogs[name].names
-        for path in folder.glob(f"*{SUFFIX}"):
-            epoch = re.match(r"\d+-(?:\d{8}-)?(\d{6})-", path.name)
-            if path.name not in needed and epoch is not None and int(epoch[1]) < self._epoch:
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
+        place, needed = self._places[name], self._catalogs[name].names
+        found = ((file, re.match(r"\d+-(?:\d{8}-)?(\d{6})-", file)) for file in place.names() if file not in needed)
+        place.remove([file for file, epoch in found if epoch is not None and int(epoch[1]) < self._epoch])
 
 
 def _check_disjoint(operator: str, receipts: Sequence[Mapping[str, Any]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,25 +10,32 @@ import pyarrow as pa
 
 from springtide.policy.group.shards import shards_of
 from springtide.spark.state.lookup import distinct
-from springtide.spark.state.segment import GONE, HASH, HASH2, TOUCHED, Segment, Writer, opened
+from springtide.spark.state.segment import GONE, HASH, HASH2, TOUCHED, Segment, Writer
 from springtide.spark.state.stepping import Kept, group_bytes
+from springtide.spark.state.store import place_of
 
 Fit = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Gives rows of an older schema the present one."""
 
 
-def merge(kept: Kept, names: Sequence[str], path: Path, oldest: bool, now: int) -> dict[str, Any]:
+def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int) -> dict[str, Any]:
     """One segment in the place of these, which are given newest first. ``oldest``: no others are older, so that what is gone
-    need not be remembered any more. Returns the file, None if nothing is left, and how many keys were let go."""
-    segments = [opened(f"{kept.folder}/{name}") for name in names]
+    need not be remembered any more. ``target``: the name of the new file. Returns the file, None if nothing is left, how
+    many keys were let go, and what was moved to the node."""
+    place = place_of(kept.folder)
+    segments = place.segments(names)
     writer, expired = None, 0
     for newest in newest_by_group(segments, kept.shards, kept.fitted):
         rows, gone = _living(newest, kept, now) if oldest else (newest, 0)
         expired += gone
         if rows.num_rows:
-            writer = writer or Writer(path, kept.schema, kept.shards, kept.timers)
+            writer = writer or Writer(place.writing(target), kept.schema, kept.shards, kept.timers)
             writer.add(rows)
-    return {"file": None if writer is None else writer.finish(), "expired": expired}
+    file = None
+    if writer is not None:
+        file = writer.finish()
+        place.keep(target)
+    return {"file": file, "expired": expired, "traffic": vars(place.traffic)}
 
 
 def newest_by_group(segments: Sequence[Segment], shards: int, fitted: Fit) -> Iterator[pa.RecordBatch]:

@@ -14,15 +14,17 @@ from springtide.model.topology import Operator, Topology
 from springtide.processors.processor import Processor
 from springtide.spark.state.per_key import PerKey
 from springtide.spark.state.stepping import Kept
+from springtide.spark.state.store import below
 
 
 def kept_of(topology: Topology, operator: Operator, root: str, secret: str) -> Kept:
-    """``secret``: of the checkpoint, that nobody who sends records can choose keys of one shard, or of one identity."""
+    """``root``: the folder, or the URI, where state lies. ``secret``: of the checkpoint, that nobody who sends records can
+    choose keys of one shard, or of one identity."""
     spec = operator.state
     assert spec is not None
     return Kept(
         operator.name, function_of(topology, operator), operator.key, topology.input_schema(operator), spec.shards,
-        seeds_of(secret, operator.name), f"{root}/{folder_of(operator.name)}",
+        seeds_of(secret, operator.name), below(root, folder_of(operator.name)),
         None if spec.ttl_s is None else round(spec.ttl_s * 1e6), spec.time, spec.closes, spec.migrate,
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ from springtide.spark.state.lookup import Identities, find
 from springtide.spark.state.per_key import NEXT
 from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Segment
 from springtide.spark.state.stepping import KEY, STATE
+from springtide.spark.state.store import below, is_uri, place_of
 
 SEED = "seed"
 """The document of a checkpoint with what was imported, by operator: the state that its first batch begins with."""
@@ -48,7 +49,7 @@ class Held:
     variables: tuple[tuple[str, str], ...]  # each with its type
     catalog: Catalog
     batch: int | None
-    folder: Path
+    place: str  # a folder, or a URI
     seeds: tuple[int, int]
 
 
@@ -62,12 +63,13 @@ def held_in(checkpoint: Path) -> dict[str, Held]:
         raise OptionError(f"checkpoint {str(checkpoint)!r} has no state: topology {fingerprint['name']!r} has no stateful"
                           " operator, or was never started")  # fmt: skip
     catalogs = (stored.recall(SEED) or {}) if manifest is None else manifest.get("state", {})
+    root = stored.state_root()
     return {
         name: Held(
             name, one["shards"], tuple(fingerprint["operators"][name]["key"]),
             tuple((variable, kind) for variable, kind, _ in one["variables"]),
             Catalog.from_json(catalogs[name]) if name in catalogs else Catalog(),
-            None if manifest is None else manifest["batch"], stored.state_folder() / folder_of(name),
+            None if manifest is None else manifest["batch"], below(root, folder_of(name)),
             seeds_of(declared["secret"], name),
         )
         for name, one in declared["declared"].items()
@@ -194,16 +196,22 @@ def reading(checkpoint: Path, operator: str) -> Iterator[Reading]:
                 held = newer
             else:
                 for segment in segments:
-                    stack.callback(segment.close)
+                    if isinstance(segment, Pinned):
+                        stack.callback(segment.close)
                 break
         yield Reading(held, segments)
 
 
-def _opened(held: Held) -> list[Pinned]:
+def _opened(held: Held) -> Sequence[Segment]:
+    names = [file.name for run in held.catalog.runs for file in run.files]
+    if is_uri(held.place):  # which cannot be held: what is removed meanwhile is named as gone
+        place = place_of(held.place)
+        place.tidy(names)
+        return place.segments(names)
     opened: list[Pinned] = []
     try:
-        for file in (file for run in held.catalog.runs for file in run.files):
-            opened.append(Pinned(f"{held.folder}/{file.name}"))
+        for name in names:
+            opened.append(Pinned(f"{held.place}/{name}"))
     except BaseException:
         for segment in opened:
             segment.close()

@@ -23,7 +23,6 @@ from springtide.model.topology import Operator, Topology
 from springtide.policy.group.shards import shards_of
 from springtide.processors.aggregating import CLOSE, Aggregating
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.durable import sync_folder
 from springtide.spark.state import files
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.declared import declarations, kept_of
@@ -32,15 +31,22 @@ from springtide.spark.state.per_key import NEXT, TIMERS
 from springtide.spark.state.reading import SEED
 from springtide.spark.state.segment import HASH, HASH2, written
 from springtide.spark.state.stepping import GROUP_BYTES, KEY, STATE, Kept
+from springtide.spark.state.store import check_writable, checked, place_of
 
 MOST_PILES = 256
 """So many files are open at once at most, each with the rows of some shards."""
 
 
-def seeded(topology: Topology, name: str, file: Path, root: Path, now: int) -> dict[str, Any]:
+def seeded(
+    topology: Topology, name: str, file: Path, root: Path, now: int, location: str | None = None
+) -> dict[str, Any]:  # fmt: skip
     """Seed the state of an operator in a checkpoint without batches. ``now``, in microseconds: when rows were written that do
-    not say so. All of the file is tried before the checkpoint is touched."""
+    not say so. ``location``: the URI where the checkpoint's state shall lie. All of the file is tried before the checkpoint is
+    touched."""
     operator = _stateful(topology, name)
+    if location is not None:
+        location = checked(location)
+        check_writable(location)
     checkpoint = Checkpoint(root)
     _check_unused(checkpoint, name)
     parts = _Parts(file, kept_of(topology, operator, "", ""))
@@ -49,8 +55,8 @@ def seeded(topology: Topology, name: str, file: Path, root: Path, now: int) -> d
     checkpoint.acquire(topology)
     try:
         _check_unused(checkpoint, name)
-        secret = checkpoint.keep_state(declarations(topology), migrating)
-        kept = kept_of(topology, operator, str(checkpoint.state_folder()), secret)
+        secret = checkpoint.keep_state(declarations(topology), migrating, location)
+        kept = kept_of(topology, operator, checkpoint.state_root(), secret)
         catalog = _stored(kept, (_identified(part, kept, now) for part in parts), size, file)
         checkpoint.remember(SEED, {**(checkpoint.recall(SEED) or {}), name: catalog.to_json()})
     finally:
@@ -118,15 +124,14 @@ def _due(part: pa.RecordBatch, kept: Kept) -> dict[str, pa.Array]:
 def _stored(kept: Kept, parts: Iterable[pa.RecordBatch], size: int, file: Path) -> Catalog:
     """One segment with all rows. Its name says batch 0 of epoch 0, before the first: what a later driver finds there and no
     catalog needs, as after a crash, is swept away like what else was not committed."""
-    folder = Path(kept.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".seeding-") as scratch:
+    place = place_of(kept.folder)
+    with tempfile.TemporaryDirectory(dir=place.scratch(), prefix=".seeding-") as scratch:
         piles = _piled(kept, parts, min(kept.shards, MOST_PILES, size // GROUP_BYTES + 1), Path(scratch))
         for pile in piles:
             _check_keys(_sorted(pile), kept, file)
-        path = folder / f"{0:08d}-{0:06d}-seed-{secrets.token_hex(4)}{SUFFIX}"
-        stored = written(path, (_sorted(pile) for pile in piles), kept.schema, kept.shards, kept.timers)
-    sync_folder(folder)
+        name = f"{0:08d}-{0:06d}-seed-{secrets.token_hex(4)}{SUFFIX}"
+        stored = written(place.writing(name), (_sorted(pile) for pile in piles), kept.schema, kept.shards, kept.timers)
+        place.keep(name)
     return Catalog((Run(0, 0, (File(**stored),)),), stored["rows"])
 
 

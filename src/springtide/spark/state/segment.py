@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from springtide.spark import durable
 
 MAGIC = b"SPRTIDE1"
 _TRAILER = struct.Struct("<II8s")
+_ALIGNED = 64
 CHUNK_BYTES = 4 << 20
 """A chunk is cut at the next shard once it has so much: large enough to search many keys at once, small beside any memory."""
 
@@ -107,7 +108,7 @@ class Writer:
         """Append rows that are sorted, and belong behind those before."""
         for chunk, told in encode(rows, self._shards, self._timers):
             self._file.write(chunk)
-            pad = -len(chunk) % 64
+            pad = -len(chunk) % _ALIGNED
             self._file.write(b"\0" * pad)
             self._index.append(ChunkIndex(self._at, len(chunk), zlib.crc32(chunk), **told))
             self._at += len(chunk) + pad
@@ -126,35 +127,56 @@ class Writer:
         return {"name": self._path.name, "bytes": size, "rows": self.rows}
 
 
+class Index(NamedTuple):
+    """What is known of a segment once the end of its file was read."""
+
+    schema: pa.Schema
+    shards: int
+    chunks: tuple[ChunkIndex, ...]
+    size: int  # of the file, in bytes
+
+
+def tail_of(path: str, size: int, read: Callable[[int, int], bytes]) -> bytes:
+    """The end of a segment's file: the index and what is behind it. ``read`` gives so many bytes from a place on."""
+    if size < _TRAILER.size:
+        raise Damage(path, f"it has {size} bytes, fewer than its trailer")
+    length, _, magic = _TRAILER.unpack(read(size - _TRAILER.size, _TRAILER.size))
+    if magic != MAGIC or length > size - _TRAILER.size:
+        raise Damage(path, "it does not end as a state file does; it was cut or overwritten")
+    return read(size - _TRAILER.size - length, length + _TRAILER.size)
+
+
+def index_of(path: str, tail: bytes) -> Index:
+    """What the end of a segment's file says, if it is whole."""
+    if len(tail) < _TRAILER.size:
+        raise Damage(path, f"its index and trailer have {len(tail)} bytes, fewer than the trailer alone")
+    index = tail[: -_TRAILER.size]
+    length, crc, magic = _TRAILER.unpack(tail[-_TRAILER.size :])
+    if magic != MAGIC or length != len(index) or zlib.crc32(index) != crc:
+        raise Damage(path, "the checksum of its index is wrong")
+    document = json.loads(index)
+    chunks = tuple(ChunkIndex(*one) for one in document["chunks"])
+    end = chunks[-1].offset + chunks[-1].length if chunks else 0
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
+    return Index(schema, document["shards"], chunks, end + -end % _ALIGNED + len(tail))
+
+
 class Segment:
     """A segment as it is read: its index at once, its chunks when they are asked for."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        try:
-            with open(path, "rb") as file:
-                self.size = os.fstat(file.fileno()).st_size
-                index = self._read_index(file)
-        except FileNotFoundError:
-            raise Damage(path, "it is gone") from None
-        self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(index["schema"])))
-        self.shards: int = index["shards"]
-        self.chunks = tuple(ChunkIndex(*one) for one in index["chunks"])
+        self.schema, self.shards, self.chunks, self.size = self._index()
         self._sound: set[int] = set()  # chunks whose checksum was seen to be right
 
-    def _read_index(self, file: Any) -> dict[str, Any]:
-        if self.size < _TRAILER.size:
-            raise Damage(self.path, f"it has {self.size} bytes, fewer than its trailer")
-        file.seek(self.size - _TRAILER.size)
-        length, crc, magic = _TRAILER.unpack(file.read(_TRAILER.size))
-        if magic != MAGIC or length > self.size - _TRAILER.size:
-            raise Damage(self.path, "it does not end as a state file does; it was cut or overwritten")
-        file.seek(self.size - _TRAILER.size - length)
-        index = file.read(length)
-        if zlib.crc32(index) != crc:
-            raise Damage(self.path, "the checksum of its index is wrong")
-        document: dict[str, Any] = json.loads(index)
-        return document
+    def _index(self) -> Index:
+        try:
+            with open(self.path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                tail = tail_of(self.path, size, lambda at, length: os.pread(file.fileno(), length, at))
+        except FileNotFoundError:
+            raise Damage(self.path, "it is gone") from None
+        return index_of(self.path, tail)
 
     def within(self, first_shard: int, last_shard: int) -> Iterator[int]:
         """The chunks that have something of these shards."""
@@ -165,11 +187,7 @@ class Segment:
     def read(self, number: int) -> pa.RecordBatch:
         """One chunk, where it lies in the file; its checksum is tried the first time."""
         chunk = self.chunks[number]
-        start = chunk.offset - chunk.offset % mmap.ALLOCATIONGRANULARITY
-        skipped = chunk.offset - start
-        with open(self.path, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), skipped + chunk.length, access=mmap.ACCESS_READ, offset=start)
-        body = pa.py_buffer(mapped).slice(skipped, chunk.length)
+        body = mapped(self.path, chunk.offset, chunk.length)
         if number not in self._sound:
             self.check(number, body)
             self._sound.add(number)
@@ -181,6 +199,15 @@ class Segment:
         if zlib.crc32(body) != chunk.crc:
             shards = f"shards {chunk.first_shard} to {chunk.last_shard}"
             raise Damage(self.path, f"the checksum of chunk {number}, {shards}, is wrong")
+
+
+def mapped(path: str, offset: int, length: int) -> pa.Buffer:
+    """A part of a file where it lies: what is not looked at is not read."""
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    skipped = offset - start
+    with open(path, "rb") as file:
+        whole = mmap.mmap(file.fileno(), skipped + length, access=mmap.ACCESS_READ, offset=start)
+    return pa.py_buffer(whole).slice(skipped, length)
 
 
 def opened(path: str) -> Segment:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,8 @@ from springtide.policy.group.shards import shards_of
 from springtide.spark.chunk import to_batch
 from springtide.spark.state import lookup
 from springtide.spark.state.lookup import Identities
-from springtide.spark.state.segment import GONE, HASH, HASH2, OWN, TOUCHED, Segment, Writer, opened
+from springtide.spark.state.segment import GONE, HASH, HASH2, OWN, TOUCHED, Writer
+from springtide.spark.state.store import place_of
 
 GROUP_BYTES = 64 << 20
 """State is worked on in groups of shards of about so much at most, that it may be larger than memory."""
@@ -47,7 +47,7 @@ class Kept:
     input: pa.Schema
     shards: int
     seeds: tuple[int, int]
-    folder: str
+    folder: str  # or a URI
     ttl_us: int | None = None
     time: str | None = None
     closes: bool = False
@@ -96,10 +96,11 @@ class Version:
     files: tuple[str, ...]  # the newest first
     now: int
     watermark: int | None = None
+    expiring: int | None = None  # the time of a merge that runs, and lets go what was kept for long enough by then
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Version:
-        return cls(tuple(document["files"]), document["now"], document["watermark"])
+        return cls(tuple(document["files"]), document["now"], document["watermark"], document["expiring"])
 
 
 @dataclass
@@ -112,11 +113,15 @@ class Receipt:
     shards: list[int] = field(default_factory=list)  # of which something changed
     added: int = 0
     removed: int = 0
+    revived: int = 0  # written in the place of rows that a merge, which runs meanwhile, lets go
     late: int = 0
     load_s: float = 0.0
     commit_s: float = 0.0
     groups: int = 0
     seconds: dict[int, float] = field(default_factory=dict)  # what each shard's keys took
+    cache_hits: int = 0
+    cache_misses: int = 0
+    fetched_bytes: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +135,15 @@ class Outcome:
 class Stepping:
     """A stateful operator in one task of one batch."""
 
-    def __init__(self, kept: Kept, version: Version, owned: npt.NDArray[np.bool_], path: Path, task: int) -> None:
-        """``owned``: by shard, whether it is this task's in this batch."""
-        self._kept, self._version, self._owned, self._path = kept, version, owned, path
-        self._segments: list[Segment] = [opened(f"{kept.folder}/{name}") for name in version.files]
+    def __init__(self, kept: Kept, version: Version, owned: npt.NDArray[np.bool_], name: str, task: int) -> None:
+        """``owned``: by shard, whether it is this task's in this batch. ``name``: of the file to write."""
+        self._kept, self._version, self._owned, self._name = kept, version, owned, name
         self._writer: Writer | None = None
         self.receipt = Receipt(kept.operator, task)
+        begin = time.perf_counter()
+        self._place = place_of(kept.folder)
+        self._segments = self._place.segments(version.files)
+        self.receipt.load_s += time.perf_counter() - begin
         self.late: pa.RecordBatch | None = None
 
     def run(self, records: pa.RecordBatch) -> Iterator[Outcome]:
@@ -153,8 +161,12 @@ class Stepping:
             yield self._group(records.take(pa.array(mine)) if len(mine) < len(one) else records, one[mine], two[mine], called)
         begin = time.perf_counter()
         if self._writer is not None:
-            self.receipt.file = self._writer.finish()
+            written = self._writer.finish()
+            self._place.keep(self._name)
+            self.receipt.file = written
         self.receipt.commit_s += time.perf_counter() - begin
+        self._place.tidy(self._version.files)
+        vars(self.receipt).update(vars(self._place.traffic))
 
     def _in_time(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Without the records that come too late, which are counted, and kept for whoever wants them."""
@@ -227,7 +239,7 @@ class Stepping:
         begin = time.perf_counter()
         step = self._kept.function.step(group)
         self._count(step, every, time.perf_counter() - begin, of[: len(one)])
-        self._write(step, group, every, present)
+        self._write(step, group, every, present, rows.column(TOUCHED))
         failed = [(records.filter(pa.array(group.of == key)), error) for key, error in step.failed]
         return Outcome(step.output, failed)
 
@@ -269,8 +281,9 @@ class Stepping:
         for shard in np.flatnonzero(per_shard).tolist():
             self.receipt.seconds[shard] = self.receipt.seconds.get(shard, 0.0) + float(per_shard[shard])
 
-    def _write(self, step: Step, group: Group, every: Identities, present: npt.NDArray[np.bool_]) -> None:
-        """``present``: whether there is a row, be it one of a key that was kept for long enough."""
+    def _write(self, step: Step, group: Group, every: Identities, present: npt.NDArray[np.bool_], touched: pa.Array) -> None:
+        """``present``: whether there is a row, be it one of a key that was kept for long enough. ``touched``: when it was
+        written."""
         changed = step.changed & (present | ~step.gone)  # what was never there need not be forgotten
         if not changed.any():
             return
@@ -280,10 +293,13 @@ class Stepping:
         every_row = pa.RecordBatch.from_arrays([*columns, *group.keys.columns, *step.new.columns], schema=self._kept.schema)
         rows = every_row if changed.all() else every_row.take(pa.array(np.flatnonzero(changed)))
         if self._writer is None:
-            self._writer = Writer(self._path, self._kept.schema, self._kept.shards, self._kept.timers)
+            self._writer = Writer(self._place.writing(self._name), self._kept.schema, self._kept.shards, self._kept.timers)
         self._writer.add(rows)
         self.receipt.added += int((changed & ~present & ~step.gone).sum())
         self.receipt.removed += int((changed & present & step.gone).sum())
+        if self._kept.ttl_us is not None and self._version.expiring is not None:
+            old = touched.fill_null(0).to_numpy(zero_copy_only=False) + self._kept.ttl_us < self._version.expiring
+            self.receipt.revived += int((changed & present & old).sum())
         self.receipt.shards += np.unique(shards_of(every.one[changed], self._kept.shards)).tolist()
         self.receipt.commit_s += time.perf_counter() - begin
 

@@ -1,0 +1,247 @@
+"""Where an operator's segments lie: in a plain folder, or at a URI of an object store or another file system.
+
+In a folder they are read where they lie. At a URI they are read through the node's cache: a segment is written whole on the
+node, then taken to its place, and only then is it in a receipt; of one that was written elsewhere, a task fetches the index and
+the chunks with its shards.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from springtide.errors import OptionError
+from springtide.spark.durable import make_folder, sync_folder
+from springtide.spark.state import segment
+from springtide.spark.state.cache import Cache, Cached, Traffic
+from springtide.spark.state.catalog import SUFFIX
+from springtide.spark.state.segment import Segment
+
+SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "file")
+HARMLESS = ("region", "scheme", "endpoint_override", "enable_tls", "replication")
+"""What may follow a question mark in a URI. Everything else could be a key or a token."""
+AT_ONCE = 8
+"""So many indices are fetched at once: each takes two requests, and a task that is new to a node needs those of all files."""
+BLOCK = 4 << 20
+
+
+def checked(text: str) -> str:
+    """A URI of a place for state as it is remembered, if it can be one; nothing is asked of that place."""
+    parts = urlsplit(text)
+    _check_no_secret(text)
+    if parts.scheme not in SCHEMES:
+        came = f"{parts.scheme}://" if parts.scheme else "a path"
+        raise OptionError(
+            f"state={text!r}: {came} is not allowed; give a URI with one of {', '.join(SCHEMES)}, such as s3://bucket/folder,"
+            " or file:///folder for one that is mounted on all nodes"
+        )
+    if parts.scheme == "file" and (parts.netloc or not parts.path.strip("/")):
+        raise OptionError(
+            f"state={text!r}: file: has three slashes and a folder that all nodes have, such as file:///mnt/state"
+        )
+    if parts.scheme not in ("file", "hdfs") and not parts.netloc:
+        raise OptionError(f"state={text!r}: no bucket or container is named; write {parts.scheme}://NAME/folder")
+    scheme = "s3" if parts.scheme == "s3a" else parts.scheme
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{query}"
+
+
+def _check_no_secret(text: str) -> None:
+    """Refuse what has, or may have, a password or a key in it, without telling it: it would be in run folders and logs."""
+    rest = re.sub(r"^[a-z0-9]+:(//)?", "", text)
+    host, query = re.split(r"[/?#]", rest)[0], urlsplit(text).query
+    bucket = text.startswith(("s3", "gs"))
+    named = bool(re.search(r":(?!\d*$)", host)) or (bucket and (":" in host or "@" in host)) or "@" in rest[len(host) :]
+    unknown = [name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in HARMLESS]
+    if named or unknown or "#" in rest:
+        raise OptionError(
+            "state=: this URI has, or may have, a user, password, key or token in it; leave that out, and give it to driver and"
+            " executors in their environment (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or by their roles. After a"
+            f" question mark only {', '.join(HARMLESS)} are allowed"
+        )
+
+
+def check_writable(uri: str) -> None:
+    """Refuse a place that this process cannot write to."""
+    try:
+        Remote(uri).probe()
+    except (OSError, ValueError, NotImplementedError, ImportError) as error:  # what pyarrow raises for what it cannot open
+        told = " ".join(str(error).split())[:300]
+        raise OptionError(
+            f"state={uri!r} cannot be written to: {told}; make it, allow this user to write there, or give another place"
+        ) from None
+
+
+def below(place: str, name: str) -> str:
+    """A folder in a folder, or in a URI."""
+    if not is_uri(place):
+        return f"{place}/{name}"
+    parts = urlsplit(place)
+    return parts._replace(path=f"{parts.path}/{quote(name)}").geturl()
+
+
+def is_uri(place: str) -> bool:
+    return re.match(r"[a-z0-9]+://", place) is not None
+
+
+def place_of(folder: str) -> Folder | Remote:
+    """Where the segments of an operator lie."""
+    return Remote(folder) if is_uri(folder) else Folder(folder)
+
+
+class Folder:
+    """Segments in a plain folder that all nodes have."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def segments(self, names: Sequence[str]) -> list[Segment]:
+        return [segment.opened(f"{self._folder}/{name}") for name in names]
+
+    def writing(self, name: str) -> Path:
+        """Where a segment is to be written."""
+        return Path(self._folder) / name
+
+    def keep(self, name: str) -> None:
+        """A segment was written there, and shall be durable at its place when this returns."""
+
+    def scratch(self) -> Path:
+        """A folder for what is written on the way to a segment."""
+        make_folder(Path(self._folder))
+        return Path(self._folder)
+
+    def names(self) -> Iterator[str]:
+        """Of all segments there."""
+        return (path.name for path in Path(self._folder).glob(f"*{SUFFIX}"))
+
+    def remove(self, names: Collection[str]) -> None:
+        for name in names:
+            (Path(self._folder) / name).unlink(missing_ok=True)
+
+    def verify(self, name: str) -> None:
+        """Raise Damage unless all of a segment is as it was written."""
+        segment.verify(f"{self._folder}/{name}")
+
+    def tidy(self, names: Collection[str]) -> None:
+        """Let go of what a node remembers of other segments than these."""
+
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic()
+
+
+class Remote:
+    """Segments at a URI, read through this node's cache."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._told = urlsplit(uri)._replace(query="").geturl()
+        self._opened: list[Cached] = []
+
+    @functools.cached_property
+    def _cache(self) -> Cache:
+        return Cache(self._uri)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of what was opened here until now."""
+        total = Traffic()
+        for one in self._opened:
+            total.add(vars(one.traffic))
+        return total
+
+    def segments(self, names: Sequence[str]) -> list[Segment]:
+        missing = [name for name in names if not self._cache.has(name)]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(min(AT_ONCE, len(missing)), thread_name_prefix="springtide-fetch") as threads:
+                fetched = dict(zip(missing, threads.map(self._segment, missing), strict=True))
+        else:
+            fetched = {}
+        opened = [fetched[name] if name in fetched else self._segment(name) for name in names]
+        self._opened += opened
+        return list(opened)
+
+    def _segment(self, name: str) -> Cached:
+        return Cached(f"{self._told}/{name}", self._cache, lambda: self._files.open_input_file(self._path(name)))
+
+    def writing(self, name: str) -> Path:
+        return self._cache.writing(name)
+
+    def keep(self, name: str) -> None:
+        written = self._cache.writing(name)
+        try:
+            with written.open("rb") as source:
+                self._write(name, source)
+        except BaseException:
+            written.unlink(missing_ok=True)
+            raise
+        self._cache.adopt(name)
+
+    def scratch(self) -> Path:
+        return Path(tempfile.gettempdir())
+
+    def names(self) -> Iterator[str]:
+        from pyarrow.fs import FileSelector
+
+        found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
+        return (one.base_name for one in found if one.base_name.endswith(SUFFIX))
+
+    def remove(self, names: Collection[str]) -> None:
+        for name in names:
+            try:
+                self._files.delete_file(self._path(name))
+            except FileNotFoundError:
+                continue
+
+    def verify(self, name: str) -> None:
+        self._segment(name).verify()
+
+    def tidy(self, names: Collection[str]) -> None:
+        self._cache.tidy(names)
+
+    def probe(self) -> None:
+        """Write and remove a small file."""
+        name = f".springtide-{secrets.token_hex(8)}"
+        self._write(name, io.BytesIO(b"Springtide was here.\n"))
+        self.remove([name])
+
+    def _write(self, name: str, source: Any) -> None:
+        local = self._files.type_name == "local"
+        if local:
+            make_folder(Path(self._root))
+        with self._files.open_output_stream(self._path(name)) as target:
+            shutil.copyfileobj(source, target, BLOCK)
+        if local:  # the others are durable once they are closed
+            with open(self._path(name), "rb") as file:
+                os.fsync(file.fileno())
+            sync_folder(Path(self._root))
+
+    @property
+    def _files(self) -> Any:
+        return _filesystem(self._uri)[0]
+
+    @property
+    def _root(self) -> str:
+        return _filesystem(self._uri)[1]
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+@functools.lru_cache(maxsize=64)
+def _filesystem(uri: str) -> tuple[Any, str]:
+    """The file system of a URI, and the path in it. Opened by each process for itself: connections do not outlive a fork."""
+    from pyarrow.fs import FileSystem
+
+    files, path = FileSystem.from_uri(uri)
+    return files, path.rstrip("/")
