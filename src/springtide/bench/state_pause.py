@@ -87,7 +87,7 @@ def rows(session: SparkSession, folder: Path) -> DataFrame:
 
 
 def springtide(session: SparkSession, folder: Path) -> tuple[float, float]:
-    """The longest gap beyond the usual while the width goes up and down, and the usual time between two batches' ends."""
+    """The longest gap beyond the usual while the width goes up and down, and how long a batch takes as a rule."""
     said = st.source.dataframe(lambda spark: rows(spark, folder / "in"), schema=Said, ordered=True)
     kept = said.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=SHARDS, name="kept")
     script = f"kept 0:{NARROW} {STEADY_S:g}:{WIDE} {2 * STEADY_S:g}:{NARROW}; * 0:1"
@@ -104,7 +104,9 @@ def springtide(session: SparkSession, folder: Path) -> tuple[float, float]:
     widths = [report["plan"]["widths"]["kept"] for report in reports]
     if not {NARROW, WIDE} <= set(widths):
         raise RuntimeError(f"the width was to go from {NARROW} to {WIDE} and back; it was {widths}")
-    return _pause([report["committed"] for report in reports if report["rows_in"]])
+    told = [report for report in reports if report["rows_in"]]
+    batch_s = statistics.median(report["committed"] - report["started"] for report in told)
+    return _pause([report["committed"] for report in told]), batch_s
 
 
 def spark(session: SparkSession, folder: Path) -> tuple[float, float]:
@@ -112,6 +114,7 @@ def spark(session: SparkSession, folder: Path) -> tuple[float, float]:
     feeder = Feeder(folder / "in")
     feeder.start()
     ends: list[float] = []
+    batches: list[float] = []
     try:
         for number, partitions in enumerate((NARROW, WIDE, NARROW)):
             if number:
@@ -127,10 +130,13 @@ def spark(session: SparkSession, folder: Path) -> tuple[float, float]:
                     raise RuntimeError(str(query.exception()))
             query.processAllAvailable()
             query.stop()
-            ends += [_end(progress) for progress in query.recentProgress if progress["numInputRows"]]
+            told = [progress for progress in query.recentProgress if progress["numInputRows"]]
+            ends += [_end(progress) for progress in told]
+            batches += [progress["durationMs"]["triggerExecution"] / 1000 for progress in told]
     finally:
         feeder.stop()
-    return _pause(sorted(set(ends)))
+    ends = sorted(set(ends))
+    return _pause(ends), statistics.median(batches)
 
 
 def _end(progress: Any) -> float:
@@ -138,10 +144,10 @@ def _end(progress: Any) -> float:
     return float(begun + progress["durationMs"]["triggerExecution"] / 1000)
 
 
-def _pause(ends: list[float]) -> tuple[float, float]:
+def _pause(ends: list[float]) -> float:
+    """The longest time between two batches' ends, beyond the usual; the first sixth is for warming up."""
     gaps = [after - before for before, after in itertools.pairwise(ends)]
-    usual = statistics.median(gaps)
-    return max(0.0, max(gaps[len(gaps) // 6 :]) - usual), usual
+    return max(0.0, max(gaps[len(gaps) // 6 :]) - statistics.median(gaps))
 
 
 def main() -> None:
@@ -160,6 +166,7 @@ def main() -> None:
         "springtide_s": round(statistics.median(pause for pause, _ in found["springtide"]), 3),
         "spark_s": round(statistics.median(pause for pause, _ in found["spark"]), 3),
         "usual_batch_s": round(statistics.median(usual for _, usual in found["springtide"]), 3),
+        "spark_batch_s": round(statistics.median(usual for _, usual in found["spark"]), 3),
         "rounds": {name: [round(pause, 3) for pause, _ in pauses] for name, pauses in found.items()},
         "state_mb": KEYS * TEXT_BYTES / 1e6,
     }

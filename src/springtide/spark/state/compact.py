@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from springtide.spark.state.segment import GONE, HASH, HASH2, TOUCHED, Segment, 
 from springtide.spark.state.stepping import Kept, group_bytes
 from springtide.spark.state.store import place_of
 
+STEP_BYTES = 8 << 20
+"""A merge works on so much at once, and then rests for as long as that took: batches want the cores, and the disk, too."""
 Fit = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Gives rows of an older schema the present one."""
 
@@ -25,12 +28,16 @@ def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int)
     place = place_of(kept.folder)
     segments = place.segments(names)
     writer, expired = None, 0
-    for newest in newest_by_group(segments, kept.shards, kept.fitted):
+    begin = time.perf_counter()
+    for newest in newest_by_group(segments, kept.shards, kept.fitted, STEP_BYTES):
         rows, gone = _living(newest, kept, now) if oldest else (newest, 0)
         expired += gone
         if rows.num_rows:
             writer = writer or Writer(place.writing(target), kept.schema, kept.shards, kept.timers)
             writer.add(rows)
+            writer.sync()
+        time.sleep(time.perf_counter() - begin)
+        begin = time.perf_counter()
     file = None
     if writer is not None:
         file = writer.finish()
@@ -38,18 +45,20 @@ def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int)
     return {"file": file, "expired": expired, "traffic": vars(place.traffic)}
 
 
-def newest_by_group(segments: Sequence[Segment], shards: int, fitted: Fit) -> Iterator[pa.RecordBatch]:
+def newest_by_group(
+    segments: Sequence[Segment], shards: int, fitted: Fit, most_bytes: int | None = None
+) -> Iterator[pa.RecordBatch]:
     """The newest row of every key over segments that are given newest first, sorted, by groups of shards."""
-    for first, last in _groups(segments, shards):
+    for first, last in _groups(segments, shards, most_bytes or group_bytes()):
         rows = _newest(segments, first, last, shards, fitted)
         if rows is not None:
             yield rows
 
 
-def _groups(segments: Sequence[Segment], shards: int) -> Iterator[tuple[int, int]]:
-    """Ranges of shards whose state fits in memory."""
+def _groups(segments: Sequence[Segment], shards: int, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges of shards that have so much at most, if one alone has no more."""
     size = sum(segment.size for segment in segments) / shards
-    count = max(1, int(group_bytes() // max(1.0, size)))
+    count = max(1, int(most_bytes // max(1.0, size)))
     for first in range(0, shards, count):
         yield first, min(first + count, shards) - 1
 

@@ -32,8 +32,9 @@ from springtide.spark import durable
 MAGIC = b"SPRTIDE1"
 _TRAILER = struct.Struct("<II8s")
 _ALIGNED = 64
-CHUNK_BYTES = 4 << 20
-"""A chunk is cut at the next shard once it has so much: large enough to search many keys at once, small beside any memory."""
+CHUNK_BYTES = 1 << 20
+"""A chunk is cut at the next shard once it has so much: large enough to search many keys at once, small enough that a task
+reads little of the shards that are not its own."""
 
 HASH, HASH2, GONE, TOUCHED = "_hash", "_hash2", "_gone", "_touched"
 OWN = pa.schema([(HASH, pa.uint64()), (HASH2, pa.uint64()), (GONE, pa.bool_()), (TOUCHED, pa.int64())])
@@ -113,6 +114,11 @@ class Writer:
             self._index.append(ChunkIndex(self._at, len(chunk), zlib.crc32(chunk), **told))
             self._at += len(chunk) + pad
             self.rows += told["rows"]
+
+    def sync(self) -> None:
+        """Have what was added on the disk, that ``finish`` need not wait for all of it."""
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
 
     def finish(self) -> dict[str, Any]:
         """Make it durable, and return what the catalog shall know of it."""
