@@ -48,7 +48,7 @@ def test_state_larger_than_the_workers_memory(tmp_path: Path, caplog: pytest.Log
     assert result.summary["rows_in"] == records and result.summary["rows_failed"] == 0
     last = RunFolder.open(result.folder).batches()[-1].state["kept"]
     assert last.keys == KEYS and last.bytes > KEYS * TEXT_BYTES
-    assert "is too large for its tasks' memory at once: they work on it in" in caplog.text
+    assert "is too large for its tasks' memory: they work on 34 MB of it at once, in" in caplog.text
     seen: dict[Any, int] = {}
     with reading(tmp_path / "checkpoint", "kept") as state:
         for part in state.rows():

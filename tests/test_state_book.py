@@ -240,3 +240,18 @@ def test_a_catalog_is_the_same_after_json() -> None:
     assert Catalog.from_json(one.to_json()) == one
     assert one.names == {"m", "f0", "f1", "f2"}
     assert catalog(5, 5).merged(catalog(1, 2).runs, []) == catalog(5, 5)
+
+
+# Memory
+
+
+def test_pieces_that_are_small_for_want_of_memory_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    book = book_of(plain(), tmp_path)
+    plan = Plan({}, 1, {}, shards={"count": (0,) * 4})
+    book.committed(book.after(0, [task([receipt(0, [1])])]))
+    assert book.reports(plan, [task([{**receipt(0, [1]), "groups": 3}])])["count"].pieces == 3
+    assert not caplog.records  # of full size: state is larger than that, and memory may be larger still
+    for _ in range(2):
+        book.reports(plan, [task([{**receipt(0, [1]), "groups": 5, "piece_bytes": 8_000_000}])])
+    (told,) = caplog.records
+    assert "they work on 8 MB of it at once, in 5 pieces a batch" in told.message

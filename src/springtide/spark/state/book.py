@@ -17,7 +17,7 @@ from springtide.model.report import StateReport
 from springtide.model.topology import Topology
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import GROUP_BYTES, Kept
 from springtide.spark.state.store import Remote, place_of
 
 log = logging.getLogger("springtide.spark")
@@ -162,14 +162,15 @@ class StateBook:
         return total
 
     def _pieces(self, name: str, receipts: Sequence[Mapping[str, Any]]) -> int:
-        """In how many pieces a task worked at most; that there are several is told, once."""
+        """In how many pieces a task worked at most; that they are small for want of memory is told, once."""
         pieces = max((receipt["groups"] for receipt in receipts), default=0)
-        if pieces > 1 and name not in self._in_pieces:
+        piece_bytes = min((receipt["piece_bytes"] for receipt in receipts), default=GROUP_BYTES)
+        if pieces > 1 and piece_bytes < GROUP_BYTES and name not in self._in_pieces:
             self._in_pieces.add(name)
             log.warning(
-                "the state of operator %r, %.0f MB, is too large for its tasks' memory at once: they work on it in %d pieces a"
-                " batch, which is slower; give Python workers more (spark.executor.pyspark.memory), or more tasks",
-                name, self._catalogs[name].bytes / 1e6, pieces,
+                "the state of operator %r, %.0f MB, is too large for its tasks' memory: they work on %.0f MB of it at once, in"
+                " %d pieces a batch, which is slower; give Python workers more (spark.executor.pyspark.memory), or more tasks",
+                name, self._catalogs[name].bytes / 1e6, piece_bytes / 1e6, pieces,
             )  # fmt: skip
         return pieces
 

@@ -118,6 +118,7 @@ class Receipt:
     load_s: float = 0.0
     commit_s: float = 0.0
     groups: int = 0
+    piece_bytes: int = GROUP_BYTES  # how much state a group may have
     seconds: dict[int, float] = field(default_factory=dict)  # what each shard's keys took
     cache_hits: int = 0
     cache_misses: int = 0
@@ -208,7 +209,8 @@ class Stepping:
         if not len(shards):
             return
         size = sum(segment.size for segment in self._segments) / self._kept.shards
-        count = max(1, int(group_bytes() // max(1.0, size)))
+        self.receipt.piece_bytes = group_bytes()
+        count = max(1, int(self.receipt.piece_bytes // max(1.0, size)))
         for begin in range(0, len(shards), count):
             self.receipt.groups += 1
             yield shards[begin : begin + count]
