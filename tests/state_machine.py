@@ -16,6 +16,7 @@ from springtide.spark.state.catalog import Catalog, File
 from springtide.spark.state.compact import merge
 from springtide.spark.state.declared import kept_of
 from springtide.spark.state.stepping import Kept, Outcome, Stepping, Version
+from springtide.spark.state.store import place_of
 
 SECOND = 1_000_000
 
@@ -25,6 +26,7 @@ class Machine:
 
     def __init__(self, kept: Kept) -> None:
         self.kept, self.catalog, self.batch, self.attempts, self.now = kept, Catalog(), 0, 0, SECOND
+        place_of(kept.folder).prepare()
         self.expiring: int | None = None
         self.late: list[dict[str, Any]] = []
         self.failed: list[tuple[dict[str, Any], Exception]] = []

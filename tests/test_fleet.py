@@ -91,10 +91,14 @@ def test_each_one_too_many_has_its_own_time() -> None:
     assert cluster.released == ["2", "1"]
 
 
-def test_those_with_state_stay() -> None:
+def test_those_with_most_to_do_stay() -> None:
     clock = Clock()
     cluster = MemoryCluster(clock)
-    cluster.add(state_bytes=10), cluster.add(), cluster.add(state_bytes=5)
+    for _ in range(3):
+        cluster.add()
+    cluster._there = {
+        name: replace(one, tasks=tasks) for (name, one), tasks in zip(cluster._there.items(), (2, 0, 1), strict=True)
+    }
     fleet = Fleet(cluster, Limits(1, 6), clock)
     fleet.look()
     step(fleet, clock, 1)
@@ -165,7 +169,7 @@ def test_nodes_tell_who_is_missed_least_and_how_full_the_memory_is() -> None:
     fleet, cluster, _ = on_two_hosts()
     there = cluster._there
     there["0"] = replace(there["0"], used_bytes=90, memory_bytes=100)
-    there["2"] = replace(there["2"], used_bytes=10, memory_bytes=100, state_bytes=5)
+    there["2"] = replace(there["2"], used_bytes=10, memory_bytes=100, tasks=5)
     there["1"] = replace(there["1"], used_bytes=10, memory_bytes=0)
     fleet.look()
     assert [(node.executors, node.memory) for node in fleet.nodes] == [(("0", "2"), 0.9), (("3", "1"), None)]
@@ -353,12 +357,23 @@ def test_a_host_with_many_gives_one_up_before_the_last_of_another_goes() -> None
     """Executors 0 to 2 on a, 3 on b. Of X = 4, one of a's three moves s·1/12 bytes, the one of b s·3/12: a's newest goes; then
     a has two of three, s·1/6 against s·2/6; then one each, and the first to be missed least is the newest, b's."""
     fleet, cluster, clock = made(begin=4)
+    fleet.caching = True
     cluster._there = {name: replace(one, host="b" if name == "3" else "a") for name, one in cluster._there.items()}
     fleet.look()
     for slots in (3, 2, 1):
         step(fleet, clock, slots)
         step(fleet, clock, slots, 20.0)
     assert cluster.released == ["2", "1", "3"]
+
+
+def test_hosts_do_not_matter_where_nothing_is_cached() -> None:
+    """The newest goes, though it is the last one of its host."""
+    fleet, cluster, clock = made(begin=4)
+    cluster._there = {name: replace(one, host="b" if name == "3" else "a") for name, one in cluster._there.items()}
+    fleet.look()
+    step(fleet, clock, 3)
+    step(fleet, clock, 3, 20.0)
+    assert cluster.released == ["3"]
 
 
 @given(some.lists(some.integers(1, 6), min_size=1, max_size=6), some.data())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -223,3 +224,18 @@ def test_timers_come_when_no_records_do(spark: Any, tmp_path: Path) -> None:
     told = [(row["route"], row["window_start"], row["n"]) for row in result.table("windows").to_pylist()]
     assert sorted(told) == [(f"r{n}", EPOCH, 20) for n in range(3)]  # the watermark is 89 − 10 s: the second minute is open
     assert go(spark, made, tmp_path, batches=2).summary["rows_out"] == 0
+
+
+def test_all_that_is_there_is_read_in_batches_also_with_timers(spark: Any, tmp_path: Path) -> None:
+    """Three files, one a batch: the window of the first two minutes is told when the watermark of the second batch is known."""
+    (tmp_path / "in").mkdir()
+    source = st.source.files(str(tmp_path / "in"), schema=Ride, format="parquet", max_files=1)
+    for minute in range(3):
+        rides = [{"route": "r", "at": EPOCH + datetime.timedelta(seconds=60 * minute + n), "fare": n} for n in range(60)]
+        path = tmp_path / "in" / f"{minute}.parquet"
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rides).cast(source.schema), path)
+        os.utime(path, (minute, minute))  # the oldest comes first
+    windows = source.watermark("at", "0s").key_by("route").window("1m", n=st.agg.count(), shards=4)
+    result = go(spark, windows.to(st.sink.memory("windows")).named("there"), tmp_path, available_now=True)
+    assert result.summary["rows_in"] == 180 and result.summary["batches"] >= 3
+    assert [(row["window_start"], row["n"]) for row in result.table("windows").to_pylist()] == [(EPOCH, 60)]

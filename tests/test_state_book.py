@@ -21,6 +21,7 @@ from springtide.spark.state.catalog import FEW, Catalog, File, Run
 from springtide.spark.state.compact import merge
 from springtide.spark.state.declared import kept_of
 from springtide.spark.state.stepping import Receipt
+from springtide.spark.state.store import place_of
 from state_machine import SECOND, Machine
 
 
@@ -48,6 +49,8 @@ def plain() -> st.Topology:
 
 def book_of(topology: st.Topology, folder: Path, manifest: Any = None, epoch: int = 1) -> StateBook:
     kept = {o.name: kept_of(topology, o, str(folder), "secret") for o in topology.stateful}
+    for one in kept.values():
+        place_of(one.folder).prepare()
 
     def merged(operator: str, names: Sequence[str], target: str, oldest: bool, now: int) -> Mapping[str, Any]:
         return merge(kept[operator], names, target, oldest, now)
@@ -189,6 +192,8 @@ def test_a_damaged_merge_gives_way_to_what_it_was_made_of(tmp_path: Path) -> Non
     before = book.catalog("count")
     merged = next(run for run in before.runs if run.before)
     path = tmp_path / "count" / merged.files[0].name
+    told = RuntimeError(f"Job aborted: CheckpointError: state file {path} is damaged: it is gone")
+    assert not book.mended(told) and book.catalog("count") == before  # it is there, and whole: the batch is tried again
     path.write_bytes(path.read_bytes()[:-3])
     assert not book.mended(ValueError("something else"))
     assert book.mended(RuntimeError(f"Job aborted: CheckpointError: state file {path} is damaged: it was cut"))
@@ -203,6 +208,7 @@ def test_damage_without_a_way_back_names_the_file(tmp_path: Path) -> None:
     run_batches(book, machine, 2)
     name = book.catalog("count").runs[0].files[0].name
     path = tmp_path / "count" / name
+    path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CheckpointError, match=f"{path} of operator 'count' is damaged, batches 1 to 1.*restore it from a copy"):
         book.mended(RuntimeError(f"state file {path} is damaged: the checksum"))
 

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 import springtide as st
-from springtide.errors import CheckpointError, RunError
+from springtide.errors import CheckpointError, RunError, SetupError
 from springtide.model import schema as schemas
+from springtide.policy.group.shards import shards_of
 from springtide.policy.shard import spread
-from springtide.spark.state import segment
+from springtide.spark.state import lookup, segment
 from springtide.spark.state.per_key import PerKey
 from springtide.spark.state.stepping import Kept, Stepping, Version
 from state_machine import Machine
@@ -192,3 +193,51 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
             segment.verify(str(path))
     with pytest.raises(CheckpointError, match="it is gone"):
         segment.verify(str(tmp_path / "nowhere.state"))
+
+
+class Alarmed(Remember):
+    """Has a timer for every key."""
+
+    def process(self, key: str, records: list[Event], state: Any) -> Iterator[Seen]:
+        state.set_timer(state.now, "processing")
+        yield from super().process(key, records, state)
+
+    def on_timer(self, key: str, timer: st.Timer, state: Any) -> Iterator[Seen]:
+        yield Seen(key, state.total, [])
+
+
+def test_timers_of_other_tasks_shards_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "CHUNK_BYTES", 1)  # a chunk for each shard
+    machine = Machine(kept_in(tmp_path, Alarmed()))
+    machine.run(rows_of([Event(f"k{n}", 1) for n in range(100)]), width=1)
+    (file,) = (segment.Segment(f"{tmp_path}/{name}") for name in machine.files)
+    read = []
+
+    def watched(number: int) -> Any:
+        read.append(number)
+        return segment.Segment.read(file, number)
+
+    monkeypatch.setattr(file, "read", watched)
+    found = lookup.due([file], str(machine.kept.timers[1]), machine.now, True, np.arange(16) == 3)
+    assert set(shards_of(found.one, 16).tolist()) == {3}
+    assert [file.chunks[number].first_shard for number in read] == [3]
+
+
+def test_a_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(kept_in(tmp_path))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(segment.Writer, "finish", full)
+    with pytest.raises(OSError, match="No space left"):
+        machine.run(rows_of([Event("a", 1)]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_without_the_folder_does_not_make_its_own(tmp_path: Path) -> None:
+    machine = Machine(kept_in(tmp_path / "mount"))
+    (tmp_path / "mount").rmdir()
+    with pytest.raises(SetupError, match=r"mount, where state lies, is not there on node .*; mount it"):
+        machine.run(rows_of([Event("a", 1)]))
+    assert list(tmp_path.iterdir()) == []

@@ -137,6 +137,8 @@ def run(
     _check_target(target_s, None)
     if state is not None:
         state = store.checked(state)
+        if not topology.stateful:
+            raise OptionError(f"state={state!r}: topology {topology.name!r} has no stateful operator; leave it out")
         store.check_writable(state)
     held = Checkpoint(Path(checkpoint)) if checkpoint is not None else None
     if held is not None:
@@ -179,7 +181,8 @@ def run(
             elastic = wanted == "elastic" and not clusters.is_local(session)
             cores = clusters.cores_each(session) if elastic else 1
             limits = Limits(min_executors, math.ceil(max_slots / cores), cores)
-            loop.employ(clusters.cluster_of(session, elastic), limits, elastic)
+            caching = bool(topology.stateful) and store.is_uri(held.state_root())
+            loop.employ(clusters.cluster_of(session, elastic), limits, elastic, caching)
 
         driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened, state=state)
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),

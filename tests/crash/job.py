@@ -78,6 +78,11 @@ class Settings:
         return Path(self.root) / "runs"
 
     @property
+    def location(self) -> str | None:
+        """State lies in the checkpoint, and with every other seed at a URI."""
+        return f"file://{self.root}/state" if self.seed % 2 else None
+
+    @property
     def traces(self) -> Path:
         """Where every call of a slow operator leaves a line, in a file for each process."""
         return Path(self.root) / "traces"
@@ -248,6 +253,7 @@ def run(settings: Settings) -> None:
     st.run(
         build(settings), target="60s", max_slots=settings.max_slots, checkpoint=settings.checkpoint,
         runs=settings.runs, master=settings.master, executors="fixed", conf=UNEVEN,
+        state=settings.location,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ FORMATS = ("csv", "json", "parquet")
 
 def generate(
     make: Callable[[Any], Any], *, rate: object, seed: int = 0, limit: int | None = None, max_records: int | None = None,
-    schema: object = None,     name: str = "source",
+    schema: object = None, name: str = "source",
 ) -> Stream:  # fmt: skip
     """Seeded records at a rate: records/s, ``springtide.trace("day.csv")``, or a function of the seconds since the start.
 

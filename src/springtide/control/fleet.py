@@ -61,8 +61,7 @@ class Fleet:
 
     More are asked for at once. One too many is kept for as long as it takes to start one, because that is what it costs to
     get it back: whatever comes, no more than twice is paid of what somebody pays who knows the future (the ski rental rule).
-    Those go first with whom the least state goes: first from hosts with many, and there those that hold none themselves, then
-    those with the fewest tasks, then the newest.
+    Those with the fewest tasks go first, then the newest; but where hosts cache state, those with whom the least of it goes.
     """
 
     cluster: Cluster
@@ -70,6 +69,7 @@ class Fleet:
     clock: Clock
     tell: Callable[[Mapping[str, object]], None] = lambda _: None
     elastic: bool = True  # else it only looks
+    caching: bool = False  # whether executors of a host share what is cached there of the state
     judge: Judge | None = None
     starting_s: float = STARTING_S
     executor_seconds: float = 0.0
@@ -186,7 +186,7 @@ class Fleet:
     def _let_go(self, over: int, reason: str) -> None:
         """Those that have not come yet are no longer asked for, which nobody has to grant; of the others each is proposed."""
         total = max(self._asked, len(self._there)) - over
-        going = _first_to_go(self._there, max(0, len(self._there) - total)) if over else []
+        going = self._first_to_go(max(0, len(self._there) - total)) if over else []
         score = over / (total + over)
         granted = self._granted([Proposal("the fleet", RemoveExecutor(one.name), score, reason) for one in going])
         names = tuple(action.executor for action in granted if isinstance(action, RemoveExecutor))
@@ -194,6 +194,15 @@ class Fleet:
         if fewer:
             del self._spare_since[:fewer]
             self._want(total + len(going) - len(names), names, reason)
+
+    def _first_to_go(self, count: int) -> list[Executor]:
+        if not self.caching:
+            return _missed_least(self._there)[:count]
+        hosts: dict[str, list[Executor]] = {}
+        for one in _missed_least(self._there):
+            hosts.setdefault(one.host, []).append(one)
+        going = leaving([len(there) for there in hosts.values()], count)
+        return [one for there, number in zip(hosts.values(), going, strict=True) for one in there[:number]]
 
     def _granted(self, proposals: Sequence[Proposal]) -> list[Action]:
         if self.judge is None:
@@ -237,18 +246,9 @@ def _what(action: Action) -> str:
     return f"executor {action.executor}" if isinstance(action, RemoveExecutor) else action.kind
 
 
-def _first_to_go(executors: Sequence[Executor], count: int) -> list[Executor]:
-    """Where state has to move least, by host; and of a host, those that are missed least."""
-    hosts: dict[str, list[Executor]] = {}
-    for one in _missed_least(executors):
-        hosts.setdefault(one.host, []).append(one)
-    going = leaving([len(there) for there in hosts.values()], count)
-    return [one for there, number in zip(hosts.values(), going, strict=True) for one in there[:number]]
-
-
 def _missed_least(executors: Sequence[Executor]) -> list[Executor]:
     """In the order in which they go."""
-    return sorted(executors, key=lambda one: (one.state_bytes, one.tasks, -_number(one.name)))
+    return sorted(executors, key=lambda one: (one.tasks, -_number(one.name)))
 
 
 def _memory(executor: Executor) -> float | None:

@@ -113,11 +113,13 @@ class ControlLoop:
         if now - self._kept_at >= KEEP_S:
             self._keep_learned()
 
-    def employ(self, cluster: Cluster, limits: Limits, elastic: bool) -> None:
-        """Have a cluster's executors follow the plans, from the next cycle on, or only watch them."""
+    def employ(self, cluster: Cluster, limits: Limits, elastic: bool, caching: bool = False) -> None:
+        """Have a cluster's executors follow the plans, from the next cycle on, or only watch them.
+
+        ``caching``: their hosts keep state."""
         if self.fleet is None:
             judge = None if self._grants is None else self._grants.judge
-            self.fleet = Fleet(cluster, limits, self._clock, self._journal.decision, elastic, judge)
+            self.fleet = Fleet(cluster, limits, self._clock, self._journal.decision, elastic, caching, judge)
         else:
             self.fleet.move(cluster)
 

@@ -45,10 +45,10 @@ class MemoryCluster:
         if self.asked:
             self._bring(self.asked[-1])
 
-    def add(self, state_bytes: int = 0) -> str:
+    def add(self) -> str:
         """One comes by itself."""
         name, host = str(self._made), self.hosts[self._made % len(self.hosts)]
-        self._there[name] = Executor(name, host, self.cores, state_bytes=state_bytes)
+        self._there[name] = Executor(name, host, self.cores)
         self._made += 1
         return name
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 class Executor:
     """``busy_s``: the time that its tasks have taken since it came, so that the difference of two looks is its load.
 
-    ``used_bytes`` of ``memory_bytes`` are in use, where the cluster tells. ``state_bytes``: what it holds of stateful
-    operators, and would have to be brought elsewhere. ``leaving``: it was let go, and takes no more tasks.
-    ``starting``: it is there, but not ready for records yet.
+    ``used_bytes`` of ``memory_bytes`` are in use, where the cluster tells. ``leaving``: it was let go, and takes no more
+    tasks. ``starting``: it is there, but not ready for records yet.
     """
 
     name: str
@@ -21,6 +20,5 @@ class Executor:
     busy_s: float = 0.0
     used_bytes: int | None = None
     memory_bytes: int | None = None
-    state_bytes: int = 0
     leaving: bool = False
     starting: bool = False

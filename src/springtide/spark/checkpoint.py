@@ -7,6 +7,7 @@
     epoch.json             the fencing token: grows by one at every start
     knowledge/N.npz        what groupings learned, edition by edition; plans name them
     state.json             what stateful operators declare, the secret that their keys are hashed with, and where state lies
+    ticks.json             whether there are batches without records, for timers
     seed.json              the state that was imported, which the first batch begins with
     state/OPERATOR/        their state, unless it lies elsewhere: segments, which manifests name
     plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
@@ -121,7 +122,11 @@ class Checkpoint:
     def state_root(self) -> str:
         """Where the operators' folders are: in the checkpoint, or at a URI, in a folder that no other checkpoint has."""
         location, topology = (self.recall("state") or {}).get("location"), self.recall("topology")
-        return str(self.state_folder()) if location is None or topology is None else below(location, topology["id"])
+        if location is None:
+            return str(self.state_folder())
+        if topology is None:
+            raise CheckpointError(f"checkpoint {self.root}: its topology.json is gone, so its state at {location} is not found")
+        return below(location, topology["id"])
 
     def _check_fits(self, topology: Topology, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
         stored = read_json(self.own / "topology.json")

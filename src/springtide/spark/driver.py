@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from springtide.control.ports import Control
-from springtide.errors import CheckpointError, RecordError, RunError, SpringtideError, TopologyError
+from springtide.errors import RecordError, RunError, SpringtideError, TopologyError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
@@ -29,10 +29,8 @@ from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
 from springtide.spark.state.book import StateBook
-from springtide.spark.state.declared import declarations, kept_of
+from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import SEED
-from springtide.spark.state.stepping import Kept
-from springtide.spark.state.store import check_writable, is_uri
 
 log = logging.getLogger("springtide.spark")
 
@@ -90,18 +88,6 @@ def check(topology: Topology) -> None:
             ) from None
 
 
-def _kept(topology: Topology, checkpoint: Checkpoint, location: str | None) -> dict[str, Kept]:
-    """What the tasks of stateful operators know of them, if the checkpoint has nothing against it, and state can be written."""
-    if not topology.stateful:
-        return {}
-    migrating = [o.name for o in topology.stateful if o.state is not None and o.state.migrate is not None]
-    secret = checkpoint.keep_state(declarations(topology), migrating, location)
-    root = checkpoint.state_root()
-    if is_uri(root):
-        check_writable(root)
-    return {o.name: kept_of(topology, o, root, secret) for o in topology.stateful}
-
-
 class Driver:
     """Runs a topology on Spark until it is told to stop, ends by itself, or fails for good."""
 
@@ -116,7 +102,7 @@ class Driver:
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
-        self._kept = _kept(topology, checkpoint, state)
+        self._kept = kept_in(checkpoint, topology, state)
         self._program = programs.compile_topology(topology, groupings, places, dead, self._kept)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
@@ -125,6 +111,7 @@ class Driver:
         self._jvm_lock: Any = None
         self._runner: BatchRunner | None = None
         self._state: StateBook | None = None
+        self._pipeline: Pipeline | None = None
         self._query: StreamingQuery | None = None
         self.restarts = 0
 
@@ -162,8 +149,7 @@ class Driver:
 
     def close(self, stop_session: bool) -> None:
         """Let go of the checkpoint, and of the session if it is ours."""
-        if self._state is not None:
-            self._state.close()
+        self._end_merges()
         if self._session is not None and internals.is_alive(self._session):
             self._jvm_lock.close()
             if stop_session:
@@ -180,7 +166,7 @@ class Driver:
             self._sinks.publish(manifest["receipts"])
         self._sinks.prepare(session, self._checkpoint)
         done, failure = self._batches, self._runner.failure if self._runner else None
-        pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
+        self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
         self._state = StateBook(
             self._topology, self._kept, self._checkpoint.epoch, self._checkpoint.last_manifest(), pipeline.merge_state,
             self._checkpoint.recall(SEED),
@@ -197,7 +183,10 @@ class Driver:
             self._state,
         )
         self._runner.batches, self._runner.failure = done, failure
-        frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, self._ticking())
+        ticking = self._ticking()
+        if ticking and ending.available_now:  # else Spark reads all that is there in one batch: ticks do not know that trigger
+            session.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
+        frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, ticking)
         self._query = internals.start_query(
             frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
         )
@@ -206,17 +195,14 @@ class Driver:
     def _ticking(self) -> bool:
         """Whether there are batches without records too: timers come when nothing else does. Spark's log of offsets has one
         more source then, from its first batch on."""
-        timed = [name for name, kept in self._kept.items() if any(kept.timers)]
-        stored = self._checkpoint.recall("ticks")
-        if stored is None:
-            stored = {"ticks": bool(timed) and self._checkpoint.begun() < 0}
-            self._checkpoint.remember("ticks", stored)
-        if timed and not stored["ticks"]:
-            raise CheckpointError(
-                f"operator {timed[0]!r} has timers, and no operator had any when checkpoint {self._checkpoint.root} was begun."
-                " Give a new checkpoint; export the state and import it there"
-            )
-        return bool(stored["ticks"])
+        timed = any(any(kept.timers) for kept in self._kept.values())
+        if self._checkpoint.begun() < 0:
+            self._checkpoint.remember("ticks", {"ticks": timed})
+        ticks = bool((self._checkpoint.recall("ticks") or {"ticks": False})["ticks"])
+        if timed and not ticks:
+            root = self._checkpoint.root
+            log.warning("checkpoint %s was begun without timers: those that there are now come with records only", root)
+        return ticks
 
     def _watch(self, query: StreamingQuery, ending: Ending, end: float | None) -> None:
         """Wait until the query ends, or end it between two batches."""
@@ -290,8 +276,12 @@ class Driver:
         with contextlib.suppress(Exception):  # the JVM may be dead, and the query with it
             if self._query is not None:
                 self._query.stop()
-        if self._state is not None:
+        self._end_merges()
+
+    def _end_merges(self) -> None:
+        if self._state is not None and self._pipeline is not None:
             self._state.close()
+            self._pipeline.cancel_merges()
 
     def _schedule_start(self) -> float:
         """When the schedule of generated sources began: the first start of this checkpoint, for ever."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -23,6 +26,7 @@ from springtide.spark.internals import Stages, detached
 from springtide.spark.program import Node, Program
 from springtide.spark.shipping import Shipment, ship
 from springtide.spark.sources import columns
+from springtide.spark.state.catalog import SUFFIX
 from springtide.spark.state.compact import merge
 from springtide.spark.worker import STATE_PROPERTY, Entry, Port, Stage, StagePlan, decode
 
@@ -51,6 +55,7 @@ class Pipeline:
         self._outdated: list[list[Shipment]] = []
         self._functions: dict[object, Any] = {}
         self._shed_before: float | None = None
+        self._merging = f"springtide-merge-{uuid.uuid4().hex[:8]}"
 
     def run(
         self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route], shed_before: float | None = None,
@@ -80,9 +85,17 @@ class Pipeline:
     def merge_state(self, operator: str, names: Sequence[str], target: str, oldest: bool, now: int) -> Mapping[str, Any]:
         """Merge segments of an operator's state into one, in a task of its own; returns when that is done."""
         number = next(node.number for node in self._program.nodes if node.name == operator)
-        work = _Merge(self._shipment, number, tuple(names), target, oldest, now)
-        result: Mapping[str, Any] = self._session.sparkContext.parallelize([0], 1).map(work).collect()[0]
+        context = self._session.sparkContext
+        context.addJobTag(self._merging)
+        rests = context.defaultParallelism > 1  # else batches wait for it
+        work = _Merge(self._shipment, number, tuple(names), target, oldest, now, rests)
+        result: Mapping[str, Any] = context.parallelize([0], 1).map(work).collect()[0]
         return result
+
+    def cancel_merges(self) -> None:
+        """End the merges that run. What they have written is swept away by the next start."""
+        with contextlib.suppress(Exception):  # the JVM may be dead, and they with it
+            self._session.sparkContext.cancelJobsWithTag(self._merging)
 
     def _prepare(self, widths: dict[str, int], routes: Mapping[str, Route]) -> None:
         """Make anew what depends on widths and routes, if they changed."""
@@ -230,10 +243,13 @@ class _Merge:
     target: str
     oldest: bool
     now: int
+    rests: bool
 
     def __call__(self, _: int) -> Mapping[str, Any]:
         kept = self.shipment.unpacked().nodes[self.number].kept
-        return merge(kept, self.names, self.target, self.oldest, self.now)
+        attempt = TaskContext.get().taskAttemptId()  # no two attempts write the same file
+        target = f"{self.target.removesuffix(SUFFIX)}-{attempt}{SUFFIX}"
+        return merge(kept, self.names, target, self.oldest, self.now, self.rests)
 
 
 class _Onward:

@@ -18,7 +18,7 @@ from springtide.model.topology import Topology
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.stepping import GROUP_BYTES, Kept
-from springtide.spark.state.store import Remote, place_of
+from springtide.spark.state.store import Place, place_of
 
 log = logging.getLogger("springtide.spark")
 
@@ -187,6 +187,8 @@ class StateBook:
             for run in catalog.runs:
                 if PurePosixPath(path).name not in {file.name for file in run.files}:
                     continue
+                if self._is_sound(name, PurePosixPath(path).name):
+                    return False  # it was away for a while, or half of it came: the batch is tried again as any other
                 self._try_earlier(name, run, path)
                 self._catalogs[name] = catalog.restored(run)
                 self._merging.pop(name, None)
@@ -196,6 +198,13 @@ class StateBook:
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _is_sound(self, name: str, file: str) -> bool:
+        try:
+            self._places[name].verify(file)
+        except CheckpointError:
+            return False
+        return True
 
     def _try_earlier(self, name: str, run: Run, path: str) -> None:
         lost = f"state file {path} of operator {name!r} is damaged, batches {run.first} to {run.last}"
@@ -223,8 +232,8 @@ class StateBook:
     def _remove(self, files: Iterable[Stored]) -> None:
         for operator, name in files:
             place = self._places[operator]
-            if isinstance(place, Remote):  # several requests each, which no batch waits for
-                self._thread.submit(place.remove, [name])
+            if place.slow:  # no batch waits for it
+                self._thread.submit(_removed, place, name)
             else:
                 place.remove([name])
 
@@ -257,6 +266,13 @@ class StateBook:
         place, needed = self._places[name], self._catalogs[name].names
         found = ((file, re.match(r"\d+-(?:\d{8}-)?(\d{6})-", file)) for file in place.names() if file not in needed)
         place.remove([file for file, epoch in found if epoch is not None and int(epoch[1]) < self._epoch])
+
+
+def _removed(place: Place, name: str) -> None:
+    try:
+        place.remove([name])
+    except Exception as error:  # noqa: BLE001  whatever a file system raises, nobody needs that file
+        log.warning("state file %s is not needed and could not be removed: %s; the next start tries again", name, error)
 
 
 def _check_disjoint(operator: str, receipts: Sequence[Mapping[str, Any]]) -> None:

@@ -68,8 +68,8 @@ def node_folder() -> Path:
     """The folder of all caches of this user on this node. Nobody else can look into it, or put something there."""
     named = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("LOCAL_DIRS") or tempfile.gettempdir()
     place = Path(named.split(",")[0])
-    while OF_ONE_EXECUTOR.fullmatch(place.name):
-        place = place.parent
+    while OF_ONE_EXECUTOR.fullmatch(place.name) and os.access(place.parent, os.W_OK) and not os.path.ismount(place):
+        place = place.parent  # not above a volume, as on Kubernetes
     folder = place / f"springtide-state-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
@@ -90,6 +90,7 @@ class Cache:
         self._own = self._all / hashlib.blake2b(uri.encode(), digest_size=10).hexdigest()
         self._writing = self._own / WRITING
         self._writing.mkdir(parents=True, exist_ok=True)
+        self._used(self._own)
 
     def writing(self, name: str) -> Path:
         """Where a segment is written before it goes to its place."""
@@ -135,24 +136,27 @@ class Cache:
 
     def drop(self, name: str, piece: str) -> None:
         log.warning("a cached piece of state file %s was wrong: %s; it is fetched anew", name, self._piece(name, piece))
-        self._piece(name, piece).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._piece(name, piece).unlink(missing_ok=True)
 
     def used(self, name: str) -> None:
         """Remember that a segment was used now."""
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(self._own / name)
+        self._used(self._own / name)
+
+    @staticmethod
+    def _used(folder: Path) -> None:
+        with contextlib.suppress(OSError):
+            os.utime(folder)
 
     def tidy(self, needed: Collection[str]) -> None:
         """Remove what nobody needs any more, and was not used for a while."""
         self._remove_older(self._own, KEPT_S, {*needed, WRITING})
         self._remove_older(self._writing, STALE_S, ())
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(self._own)
         self._remove_older(self._all, STALE_S, {self._own.name})
 
     @staticmethod
     def _remove_older(folder: Path, age_s: float, but: Collection[str]) -> None:
-        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
             for entry in found:
                 if entry.name in but or time.time() - entry.stat(follow_symlinks=False).st_mtime < age_s:
                     continue
@@ -261,6 +265,8 @@ class Cached(Segment):
             body: bytes = self._opened().read_at(length, offset)
         except FileNotFoundError:
             raise Damage(self.path, "it is gone") from None
+        if len(body) != length:
+            raise OSError(f"{self.path}: {len(body)} bytes came where {length} were asked for")
         self.traffic.fetched_bytes += len(body)
         return body
 

@@ -12,19 +12,20 @@ import pyarrow as pa
 from springtide.policy.group.shards import shards_of
 from springtide.spark.state.lookup import distinct
 from springtide.spark.state.segment import GONE, HASH, HASH2, TOUCHED, Segment, Writer
-from springtide.spark.state.stepping import Kept, group_bytes
+from springtide.spark.state.stepping import Kept, group_bytes, shards_at_once
 from springtide.spark.state.store import place_of
 
 STEP_BYTES = 8 << 20
-"""A merge works on so much at once, and then rests for as long as that took: batches want the cores, and the disk, too."""
+"""A merge works on so much at once, and may then rest for as long as that took: batches want the cores, and the disk, too."""
 Fit = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Gives rows of an older schema the present one."""
 
 
-def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int) -> dict[str, Any]:
+def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int, rests: bool = False) -> dict[str, Any]:
     """One segment in the place of these, which are given newest first. ``oldest``: no others are older, so that what is gone
-    need not be remembered any more. ``target``: the name of the new file. Returns the file, None if nothing is left, how
-    many keys were let go, and what was moved to the node."""
+    need not be remembered any more. ``target``: the name of the new file. ``rests``: for as long as it works, in between.
+
+    Returns the file, None if nothing is left, how many keys were let go, and what was moved to the node."""
     place = place_of(kept.folder)
     segments = place.segments(names)
     writer, expired = None, 0
@@ -36,7 +37,7 @@ def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int)
             writer = writer or Writer(place.writing(target), kept.schema, kept.shards, kept.timers)
             writer.add(rows)
             writer.sync()
-        time.sleep(time.perf_counter() - begin)
+        time.sleep(time.perf_counter() - begin if rests else 0.0)
         begin = time.perf_counter()
     file = None
     if writer is not None:
@@ -49,18 +50,12 @@ def newest_by_group(
     segments: Sequence[Segment], shards: int, fitted: Fit, most_bytes: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The newest row of every key over segments that are given newest first, sorted, by groups of shards."""
-    for first, last in _groups(segments, shards, most_bytes or group_bytes()):
+    count = shards_at_once(segments, shards, most_bytes or group_bytes())
+    for first in range(0, shards, count):
+        last = min(first + count, shards) - 1
         rows = _newest(segments, first, last, shards, fitted)
         if rows is not None:
             yield rows
-
-
-def _groups(segments: Sequence[Segment], shards: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of shards that have so much at most, if one alone has no more."""
-    size = sum(segment.size for segment in segments) / shards
-    count = max(1, int(most_bytes // max(1.0, size)))
-    for first in range(0, shards, count):
-        yield first, min(first + count, shards) - 1
 
 
 def _newest(segments: Sequence[Segment], first: int, last: int, shards: int, fitted: Fit) -> pa.RecordBatch | None:

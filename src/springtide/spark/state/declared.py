@@ -12,9 +12,27 @@ from springtide.model.schema import described
 from springtide.model.state import Stateful
 from springtide.model.topology import Operator, Topology
 from springtide.processors.processor import Processor
+from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.state.per_key import PerKey
 from springtide.spark.state.stepping import Kept
-from springtide.spark.state.store import below
+from springtide.spark.state.store import below, check_writable, is_uri, place_of
+
+
+def kept_in(checkpoint: Checkpoint, topology: Topology, location: str | None = None) -> dict[str, Kept]:
+    """What the tasks of stateful operators know of them, if the checkpoint has nothing against it, and state can be written.
+
+    ``location``: the URI where state shall lie, None for where it lies, or for the checkpoint."""
+    if not topology.stateful:
+        return {}
+    migrating = [o.name for o in topology.stateful if o.state is not None and o.state.migrate is not None]
+    secret = checkpoint.keep_state(declarations(topology), migrating, location)
+    root = checkpoint.state_root()
+    if location is None and is_uri(root):  # one that is given was tried before the checkpoint was touched
+        check_writable(root)
+    kept = {o.name: kept_of(topology, o, root, secret) for o in topology.stateful}
+    for one in kept.values():
+        place_of(one.folder).prepare()
+    return kept
 
 
 def kept_of(topology: Topology, operator: Operator, root: str, secret: str) -> Kept:

@@ -106,12 +106,13 @@ def _in_order(
     return rows, known & ~gone
 
 
-def due(segments: Sequence[Segment], column: str, until: int, alarm: bool) -> Identities:
-    """Keys that may have a timer up to then: all of which some row says so, if not the newest."""
+def due(segments: Sequence[Segment], column: str, until: int, alarm: bool, owned: Mask) -> Identities:
+    """Keys that may have a timer up to then: all of which some row says so, if not the newest; also of shards that are beside
+    those that are ``owned``."""
     ones, twos = [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.uint64)]
     for segment in segments:
         for number, chunk in enumerate(segment.chunks):
-            if (chunk.alarm if alarm else chunk.due) <= until:
+            if (chunk.alarm if alarm else chunk.due) <= until and owned[chunk.first_shard : chunk.last_shard + 1].any():
                 rows = segment.read(number)
                 times = rows.column(column)
                 come = times.fill_null(until + 1).to_numpy(zero_copy_only=False) <= until

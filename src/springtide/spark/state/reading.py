@@ -1,7 +1,7 @@
 """State as a checkpoint has it, read without the query and without Spark, also while a run goes on.
 
-What is read is the state after the last committed batch: its manifest names the files. They are held open from the first on,
-so that a merge which removes them meanwhile takes nothing away.
+What is read is the state after the last committed batch: its manifest names the files. Those in a folder are held
+open from the first on, so that a merge which removes them meanwhile takes nothing away; those at a URI cannot be.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from springtide.processors.aggregating import CLOSE, Aggregating
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.state import files
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
-from springtide.spark.state.declared import declarations, kept_of
+from springtide.spark.state.declared import kept_in, kept_of
 from springtide.spark.state.exporting import SHARD, WRITTEN, WRITTEN_TYPE
 from springtide.spark.state.per_key import NEXT, TIMERS
 from springtide.spark.state.reading import SEED
@@ -51,12 +51,10 @@ def seeded(
     _check_unused(checkpoint, name)
     parts = _Parts(file, kept_of(topology, operator, "", ""))
     size = sum(part.nbytes for part in parts)
-    migrating = [one.name for one in topology.stateful if one.state is not None and one.state.migrate is not None]
     checkpoint.acquire(topology)
     try:
         _check_unused(checkpoint, name)
-        secret = checkpoint.keep_state(declarations(topology), migrating, location)
-        kept = kept_of(topology, operator, checkpoint.state_root(), secret)
+        kept = kept_in(checkpoint, topology, location)[name]
         catalog = _stored(kept, (_identified(part, kept, now) for part in parts), size, file)
         checkpoint.remember(SEED, {**(checkpoint.recall(SEED) or {}), name: catalog.to_json()})
     finally:

@@ -10,10 +10,12 @@ what is not looked at is not read, so that state may be larger than memory.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import json
 import mmap
 import os
+import socket
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from springtide.errors import CheckpointError
+from springtide.errors import CheckpointError, SetupError
 from springtide.model.state import NEVER
 from springtide.policy.group.shards import shards_of
 from springtide.spark import durable
@@ -99,8 +101,12 @@ class Writer:
 
     def __init__(self, path: Path, schema: pa.Schema, shards: int, timers: Sequence[str | None]) -> None:
         self._path, self._schema, self._shards, self._timers = path, schema, shards, timers
-        durable.make_folder(path.parent)
-        self._file = path.open("wb")
+        try:
+            self._file = path.open("wb")
+        except FileNotFoundError:  # made here, it would be on the disk of this node alone
+            raise SetupError(
+                f"{path.parent}, where state lies, is not there on node {socket.gethostname()}; mount it"
+            ) from None
         self._index: list[ChunkIndex] = []
         self._at = 0
         self.rows = 0
@@ -119,6 +125,12 @@ class Writer:
         """Have what was added on the disk, that ``finish`` need not wait for all of it."""
         self._file.flush()
         os.fdatasync(self._file.fileno())
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._path.unlink(missing_ok=True)
 
     def finish(self) -> dict[str, Any]:
         """Make it durable, and return what the catalog shall know of it."""

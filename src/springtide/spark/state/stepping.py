@@ -26,7 +26,7 @@ from springtide.policy.group.shards import shards_of
 from springtide.spark.chunk import to_batch
 from springtide.spark.state import lookup
 from springtide.spark.state.lookup import Identities
-from springtide.spark.state.segment import GONE, HASH, HASH2, OWN, TOUCHED, Writer
+from springtide.spark.state.segment import GONE, HASH, HASH2, OWN, TOUCHED, Segment, Writer
 from springtide.spark.state.store import place_of
 
 GROUP_BYTES = 64 << 20
@@ -149,6 +149,16 @@ class Stepping:
 
     def run(self, records: pa.RecordBatch) -> Iterator[Outcome]:
         """Make all steps, group by group, and write what changed."""
+        self._place.tidy(self._version.files)
+        try:
+            yield from self._steps(records)
+        except BaseException:
+            if self._writer is not None:
+                self._writer.discard()
+            raise
+        vars(self.receipt).update(vars(self._place.traffic))
+
+    def _steps(self, records: pa.RecordBatch) -> Iterator[Outcome]:
         records = self._in_time(records)
         one, two = records.column(HASH).to_numpy(), records.column(HASH2).to_numpy()
         records = records.select(self._kept.input.names)
@@ -166,8 +176,6 @@ class Stepping:
             self._place.keep(self._name)
             self.receipt.file = written
         self.receipt.commit_s += time.perf_counter() - begin
-        self._place.tidy(self._version.files)
-        vars(self.receipt).update(vars(self._place.traffic))
 
     def _in_time(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Without the records that come too late, which are counted, and kept for whoever wants them."""
@@ -196,7 +204,7 @@ class Stepping:
         limits = self._version.watermark, self._version.now
         for alarm, (column, limit) in enumerate(zip(self._kept.timers, limits, strict=True)):
             if column is not None and limit is not None:
-                found = lookup.due(self._segments, column, limit, bool(alarm))
+                found = lookup.due(self._segments, column, limit, bool(alarm), self._owned)
                 ones.append(found.one)
                 twos.append(found.two)
         if not ones:
@@ -208,9 +216,8 @@ class Stepping:
         """The shards that something is to be done for, in groups whose state fits in memory."""
         if not len(shards):
             return
-        size = sum(segment.size for segment in self._segments) / self._kept.shards
         self.receipt.piece_bytes = group_bytes()
-        count = max(1, int(self.receipt.piece_bytes // max(1.0, size)))
+        count = shards_at_once(self._segments, self._kept.shards, self.receipt.piece_bytes)
         for begin in range(0, len(shards), count):
             self.receipt.groups += 1
             yield shards[begin : begin + count]
@@ -304,6 +311,12 @@ class Stepping:
             self.receipt.revived += int((changed & present & old).sum())
         self.receipt.shards += np.unique(shards_of(every.one[changed], self._kept.shards)).tolist()
         self.receipt.commit_s += time.perf_counter() - begin
+
+
+def shards_at_once(segments: Sequence[Segment], shards: int, most_bytes: int) -> int:
+    """How many of the shards have so much state at most, if they all have the same; at least one."""
+    size = sum(segment.size for segment in segments) / shards
+    return max(1, int(most_bytes // max(1.0, size)))
 
 
 def group_bytes() -> int:

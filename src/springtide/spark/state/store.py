@@ -7,17 +7,17 @@ the chunks with its shards.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from springtide.errors import OptionError
@@ -38,11 +38,12 @@ BLOCK = 4 << 20
 def checked(text: str) -> str:
     """A URI of a place for state as it is remembered, if it can be one; nothing is asked of that place."""
     parts = urlsplit(text)
-    _check_no_secret(text)
-    if parts.scheme not in SCHEMES:
-        came = f"{parts.scheme}://" if parts.scheme else "a path"
+    if parts.scheme in SCHEMES:
+        _check_no_secret(text)
+    else:
+        came = f"=: {parts.scheme}://" if parts.scheme else f"={text!r}: a path"  # which has no secret in it
         raise OptionError(
-            f"state={text!r}: {came} is not allowed; give a URI with one of {', '.join(SCHEMES)}, such as s3://bucket/folder,"
+            f"state{came} is not allowed; give a URI with one of {', '.join(SCHEMES)}, such as s3://bucket/folder,"
             " or file:///folder for one that is mounted on all nodes"
         )
     if parts.scheme == "file" and (parts.netloc or not parts.path.strip("/")):
@@ -94,9 +95,44 @@ def is_uri(place: str) -> bool:
     return re.match(r"[a-z0-9]+://", place) is not None
 
 
-def place_of(folder: str) -> Folder | Remote:
+def place_of(folder: str) -> Place:
     """Where the segments of an operator lie."""
     return Remote(folder) if is_uri(folder) else Folder(folder)
+
+
+class Place(Protocol):
+    """Where segments lie. ``slow``: to remove something from, so that nobody should wait for it."""
+
+    slow: bool
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of what was opened here until now."""
+
+    def prepare(self) -> None:
+        """Make it. The driver does: a node without it must not make its own."""
+
+    def segments(self, names: Sequence[str]) -> list[Segment]: ...
+
+    def writing(self, name: str) -> Path:
+        """Where a segment is to be written."""
+
+    def keep(self, name: str) -> None:
+        """A segment was written there, and shall be durable at its place when this returns."""
+
+    def scratch(self) -> Path:
+        """A folder for what is written on the way to a segment."""
+
+    def names(self) -> Iterator[str]:
+        """Of all segments there."""
+
+    def remove(self, names: Collection[str]) -> None: ...
+
+    def verify(self, name: str) -> None:
+        """Raise Damage unless all of a segment is as it was written."""
+
+    def tidy(self, names: Collection[str]) -> None:
+        """Let go of what a node remembers of other segments than these."""
 
 
 class Folder:
@@ -108,20 +144,21 @@ class Folder:
     def segments(self, names: Sequence[str]) -> list[Segment]:
         return [segment.opened(f"{self._folder}/{name}") for name in names]
 
+    slow = False
+
+    def prepare(self) -> None:
+        make_folder(Path(self._folder))
+
     def writing(self, name: str) -> Path:
-        """Where a segment is to be written."""
         return Path(self._folder) / name
 
     def keep(self, name: str) -> None:
-        """A segment was written there, and shall be durable at its place when this returns."""
+        """It lies there already."""
 
     def scratch(self) -> Path:
-        """A folder for what is written on the way to a segment."""
-        make_folder(Path(self._folder))
         return Path(self._folder)
 
     def names(self) -> Iterator[str]:
-        """Of all segments there."""
         return (path.name for path in Path(self._folder).glob(f"*{SUFFIX}"))
 
     def remove(self, names: Collection[str]) -> None:
@@ -129,11 +166,10 @@ class Folder:
             (Path(self._folder) / name).unlink(missing_ok=True)
 
     def verify(self, name: str) -> None:
-        """Raise Damage unless all of a segment is as it was written."""
         segment.verify(f"{self._folder}/{name}")
 
     def tidy(self, names: Collection[str]) -> None:
-        """Let go of what a node remembers of other segments than these."""
+        """Nothing is remembered."""
 
     @property
     def traffic(self) -> Traffic:
@@ -174,6 +210,12 @@ class Remote:
     def _segment(self, name: str) -> Cached:
         return Cached(f"{self._told}/{name}", self._cache, lambda: self._files.open_input_file(self._path(name)))
 
+    slow = True  # to remove something from: tens of ms each
+
+    def prepare(self) -> None:
+        if self._files.type_name == "local":
+            make_folder(Path(self._root))
+
     def writing(self, name: str) -> Path:
         return self._cache.writing(name)
 
@@ -188,7 +230,7 @@ class Remote:
         self._cache.adopt(name)
 
     def scratch(self) -> Path:
-        return Path(tempfile.gettempdir())
+        return self._cache.writing("")
 
     def names(self) -> Iterator[str]:
         from pyarrow.fs import FileSelector
@@ -211,17 +253,20 @@ class Remote:
 
     def probe(self) -> None:
         """Write and remove a small file."""
+        self.prepare()
         name = f".springtide-{secrets.token_hex(8)}"
         self._write(name, io.BytesIO(b"Springtide was here.\n"))
         self.remove([name])
 
     def _write(self, name: str, source: Any) -> None:
-        local = self._files.type_name == "local"
-        if local:
-            make_folder(Path(self._root))
-        with self._files.open_output_stream(self._path(name)) as target:
-            shutil.copyfileobj(source, target, BLOCK)
-        if local:  # the others are durable once they are closed
+        try:
+            with self._files.open_output_stream(self._path(name)) as target:
+                shutil.copyfileobj(source, target, BLOCK)
+        except BaseException:  # closed in the middle, it may be there in part
+            with contextlib.suppress(Exception):
+                self._files.delete_file(self._path(name))
+            raise
+        if self._files.type_name == "local":  # the others are durable once they are closed
             with open(self._path(name), "rb") as file:
                 os.fsync(file.fileno())
             sync_folder(Path(self._root))
