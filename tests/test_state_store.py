@@ -241,3 +241,18 @@ def test_a_node_without_the_folder_does_not_make_its_own(tmp_path: Path) -> None
     with pytest.raises(SetupError, match=r"mount, where state lies, is not there on node .*; mount it"):
         machine.run(rows_of([Event("a", 1)]))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_merge_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(kept_in(tmp_path))
+    machine.run(rows_of([Event("a", 1)]))
+    machine.run(rows_of([Event("a", 2)]))
+    before = sorted(tmp_path.iterdir())
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(segment.Writer, "sync", full)
+    with pytest.raises(OSError, match="No space left"):
+        machine.merge(2)
+    assert sorted(tmp_path.iterdir()) == before

@@ -41,8 +41,6 @@ from springtide.model.topology import Topology
 VARIABLE = "SPRINGTIDE_CRASH_JOB"
 """The environment variable with the settings."""
 SHARDS = 32
-UNEVEN = {"spark.shuffle.reduceLocality.enabled": "true", "spark.locality.wait.process": "0"}
-"""Tasks gather where their blocks are, so that a stage may have an executor that is busy, and one that is idle."""
 STALL_S = float(os.environ.get("SPRINGTIDE_CRASH_STALL_S", "15"))
 """Longer than it takes to put a new JVM in the place of a killed one, unless the machine is very busy."""
 
@@ -252,7 +250,7 @@ def run(settings: Settings) -> None:
         arm(settings, number, victim, step, batch)
     st.run(
         build(settings), target="60s", max_slots=settings.max_slots, checkpoint=settings.checkpoint,
-        runs=settings.runs, master=settings.master, executors="fixed", conf=UNEVEN,
+        runs=settings.runs, master=settings.master, executors="fixed",
         state=settings.location,
     )  # fmt: skip
 

@@ -172,16 +172,9 @@ class Driver:
             self._checkpoint.recall(SEED),
         )  # fmt: skip
         self._runner = BatchRunner(
-            self._topology,
-            session,
-            self._checkpoint,
-            pipeline,
-            self._sinks,
-            self._control,
-            self._backlog,
-            self._stop,
+            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop,
             self._state,
-        )
+        )  # fmt: skip
         self._runner.batches, self._runner.failure = done, failure
         ticking = self._ticking()
         if ticking and ending.available_now:  # else Spark reads all that is there in one batch: ticks do not know that trigger

@@ -42,7 +42,7 @@ race, still finds them."""
 STALE_S = 86_400.0
 """What is left of other runs, and of writers that died, goes after a day."""
 TAIL_BYTES = 64 << 10
-"""So much of a file's end is fetched at once: an index of about 1,000 chunks, or 4 GB of state; or all of a small file."""
+"""So much of a file's end is fetched at once: an index of about 1,000 chunks, or 1 GB of state; or all of a small file."""
 OF_ONE_EXECUTOR = re.compile(r"(blockmgr|executor|spark)-[0-9a-f-]{36}")
 """Folders that Spark makes for an executor or an application, and removes with it; the cache is the node's."""
 

@@ -30,19 +30,24 @@ def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int,
     segments = place.segments(names)
     writer, expired = None, 0
     begin = time.perf_counter()
-    for newest in newest_by_group(segments, kept.shards, kept.fitted, STEP_BYTES):
-        rows, gone = _living(newest, kept, now) if oldest else (newest, 0)
-        expired += gone
-        if rows.num_rows:
-            writer = writer or Writer(place.writing(target), kept.schema, kept.shards, kept.timers)
-            writer.add(rows)
-            writer.sync()
-        time.sleep(time.perf_counter() - begin if rests else 0.0)
-        begin = time.perf_counter()
     file = None
-    if writer is not None:
-        file = writer.finish()
-        place.keep(target)
+    try:
+        for newest in newest_by_group(segments, kept.shards, kept.fitted, STEP_BYTES):
+            rows, gone = _living(newest, kept, now) if oldest else (newest, 0)
+            expired += gone
+            if rows.num_rows:
+                writer = writer or Writer(place.writing(target), kept.schema, kept.shards, kept.timers)
+                writer.add(rows)
+                writer.sync()
+            time.sleep(time.perf_counter() - begin if rests else 0.0)
+            begin = time.perf_counter()
+        if writer is not None:
+            file = writer.finish()
+            place.keep(target)
+    except BaseException:  # a merge is tried again and again: on a full disk its parts would pile up
+        if writer is not None:
+            writer.discard()
+        raise
     return {"file": file, "expired": expired, "traffic": vars(place.traffic)}
 
 
