@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from springtide.model.topology import Topology
 pytest.importorskip("pyspark")  # the package of the checkpoint is the one that needs it
 
 from springtide.spark.checkpoint import KEPT_BATCHES, Checkpoint, compare, fingerprint
-from springtide.spark.durable import write_atomic
+from springtide.spark.durable import read_json, write_atomic
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,46 @@ def test_a_document_is_whole_or_not_there(tmp_path: Path) -> None:
     write_atomic(file, {"a": 1})
     with pytest.raises(ValueError, match="Out of range"):
         write_atomic(file, {"a": float("nan")})
-    assert json.loads(file.read_text()) == {"a": 1}
+    assert read_json(file) == {"a": 1}
+
+
+def test_a_document_that_was_changed_is_refused(tmp_path: Path) -> None:
+    """One digit, which is JSON as before."""
+    file = tmp_path / "one.json"
+    write_atomic(file, {"a": 1, "b": [0.1, "ü", None, {"c": 1e-300}]})
+    assert read_json(file) == {"a": 1, "b": [0.1, "ü", None, {"c": 1e-300}]}
+    file.write_text(file.read_text().replace('"a": 1', '"a": 2'))
+    with pytest.raises(CheckpointError, match=r"one\.json does not have its checksum: it was changed from outside"):
+        read_json(file)
+
+
+def test_a_document_from_before_there_were_checksums_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    file.write_text('{"a": 1}')
+    assert read_json(file) == {"a": 1}
+
+
+@pytest.mark.parametrize("fault", ["changed", "gone"])
+def test_offsets_that_are_not_those_of_the_last_batch_are_refused(tmp_path: Path, fault: str) -> None:
+    """Spark would go on from them: with one digit less, records come twice; without the file, from the beginning, and the
+    batches whose manifests are there would be passed over."""
+    held, log = Checkpoint(tmp_path), tmp_path / "spark" / "offsets" / "0"
+    held.acquire(taxi())
+    held.next_epoch()
+    log.parent.mkdir(parents=True)
+    log.write_text('v1\n{"batchTimestampMs":1}\n{"offset":42}')
+    held.commit({"batch": 0, "epoch": 1})
+    held.release()
+    written = log.read_text()
+    log.unlink()
+    if fault == "changed":
+        log.write_text(written.replace("42", "41"))
+    for _ in range(2):  # it is let go of, for whoever mends it
+        with pytest.raises(CheckpointError, match=r"offsets/0 is gone or was changed since batch 0 was committed"):
+            Checkpoint(tmp_path).acquire(taxi())
+    log.write_text(written)
+    held.acquire(taxi())
+    held.release()
 
 
 def test_a_plan_holds_until_the_next_one(tmp_path: Path) -> None:

@@ -64,6 +64,35 @@ def test_a_start_is_measured() -> None:
     assert fleet.starting_s == 5.0
 
 
+def test_the_start_of_those_that_come_with_the_session_is_measured_too() -> None:
+    clock = Clock()
+    cluster = MemoryCluster(clock, 4.0)
+    fleet = Fleet(cluster, Limits(1, 6), clock)
+    fleet.look()  # none is there
+    clock.now = 20.0
+    cluster.add()
+    cluster.add()
+    fleet.look()  # 8 + (20 - 8)/2 = 14, 14 + (20 - 14)/2 = 17
+    assert fleet.starting_s == 17.0
+    clock.now = 400.0
+    cluster.add()
+    fleet.look()  # so late that it must be for one that was lost
+    assert fleet.starting_s == 17.0
+    again = MemoryCluster(clock, 4.0)
+    fleet.move(again)
+    fleet.look()
+    clock.now = 403.0
+    again.add()
+    fleet.look()  # 17 + (3 - 17)/2
+    assert fleet.starting_s == 10.0
+
+
+def test_those_that_were_there_before_anybody_looked_tell_nothing_of_a_start() -> None:
+    fleet, _, clock = made(begin=3)
+    step(fleet, clock, 3, 20.0)
+    assert fleet.starting_s == STARTING_S
+
+
 def test_one_too_many_is_kept_for_as_long_as_a_start_takes() -> None:
     fleet, cluster, clock = made(begin=3)
     step(fleet, clock, 1)  # at 1 s: two too many

@@ -426,6 +426,8 @@ def test_a_record_that_fails_is_a_dead_letter_and_is_counted(spark: Any, tmp_pat
 @pytest.mark.spark
 def test_stop_commits_nothing_and_a_mended_run_goes_on_with_other_widths_and_groupings(spark: Any, tmp_path: Path) -> None:
     """And of a checkpoint everything may change but the graph, the schemas and the keys."""
+    from springtide.spark.checkpoint import Checkpoint
+
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
 
     def job(function: Any, **options: Any) -> st.Topology:
@@ -441,6 +443,9 @@ def test_stop_commits_nothing_and_a_mended_run_goes_on_with_other_widths_and_gro
     assert result.summary["policy"] == "scripted"
     again = run(job(same, parallelism=1), spark, tmp_path, checkpoint=checkpoint)
     assert again.summary["rows_in"] == 0, "there is nothing left"
+    logs = [file.name for file in (checkpoint / "spark" / "offsets").iterdir()]
+    assert "0" in logs and not [name for name in logs if name.endswith(".crc")], "manifests have the checksums"
+    assert all("offsets" in manifest for manifest in Checkpoint(checkpoint).manifests())
 
     before = sorted((tmp_path / "runs").iterdir())
     more = numbers(60).map(same, name="work").filter(odd, name="more").to(st.sink.files(out)).named("stops")

@@ -84,10 +84,15 @@ class Fleet:
     _refused: frozenset[str] = frozenset()  # in the last round, and told
     _relieved: dict[str, float] = field(default_factory=dict)  # when an executor of a host was last sent elsewhere
     _kept: set[str] = field(default_factory=set)  # since then, though they were granted to go, and told
+    _begun: float = field(init=False)  # when the session was there, which has asked for its first executors
+
+    def __post_init__(self) -> None:
+        self._begun = self.clock()
 
     def move(self, cluster: Cluster) -> None:
         """Go on with the executors of another session, after the first one's driver died."""
         self.cluster, self._there, self._paid, self._asked, self._looked = cluster, (), 0, 0, None
+        self._begun = self.clock()
         self._awaited, self._spare_since, self._leaving, self._relieved = [], [], set(), {}
 
     @property
@@ -228,9 +233,11 @@ class Fleet:
             self._there = tuple(one for one in self._there if one.name not in going)
 
     def _arrived(self, now: float) -> None:
-        """One came: the oldest that was asked for, if any was; else it replaces one that was lost."""
-        if self._awaited:
-            self.starting_s += NEWEST * (now - self._awaited.pop(0) - self.starting_s)
+        """One came: the oldest that was asked for, or with the session; else it replaces one that was lost."""
+        with_session = not self._asked and now - self._begun < LONGEST_START_S
+        asked = self._awaited.pop(0) if self._awaited else self._begun if with_session else None
+        if asked is not None:
+            self.starting_s += NEWEST * (now - asked - self.starting_s)
 
 
 def _used(before: Mapping[str, Executor], there: tuple[Executor, ...], passed_s: float) -> dict[str, float]:

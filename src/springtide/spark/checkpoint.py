@@ -24,6 +24,7 @@ import secrets
 import socket
 import time
 import uuid
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -85,6 +86,7 @@ class Checkpoint:
             stored = {**wanted, "id": uuid.uuid4().hex[:12]}
             write_atomic(self.own / "topology.json", stored)
         self.identity = stored["id"]
+        self._check_offsets()
 
     def keep_state(
         self, declared: Mapping[str, Mapping[str, Any]], migrating: Collection[str], location: str | None = None
@@ -177,9 +179,29 @@ class Checkpoint:
         names = [path.name for path in (self.root / "spark" / "offsets").glob("[0-9]*")]
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
+    def _check_offsets(self) -> None:
+        """Refuse to go on from offsets that are not those of the last batch: records would be lost, or come twice."""
+        manifest = self.last_manifest() or {}
+        wanted, batch = manifest.get("offsets"), manifest.get("batch", 0)
+        if wanted is not None and wanted != self._offsets_checksum(batch):
+            self.release()
+            raise CheckpointError(
+                f"{self._offsets_file(batch)} is gone or was changed since batch {batch} was committed, and Spark would go on"
+                " from it; put it back, or give a new checkpoint"
+            )
+
+    def _offsets_checksum(self, batch: int) -> int | None:
+        try:
+            return zlib.crc32(self._offsets_file(batch).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def _offsets_file(self, batch: int) -> Path:
+        return self.root / "spark" / "offsets" / str(batch)
+
     def batch_time(self, batch: int) -> int:
         """When a batch was begun first, in microseconds since 1970, as Spark's offset log has it: a replay has the same."""
-        lines = (self.root / "spark" / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        lines = self._offsets_file(batch).read_text(encoding="utf-8").splitlines()
         return int(json.loads(lines[1])["batchTimestampMs"]) * 1000
 
     def plan(self, batch: int) -> Plan | None:
@@ -212,7 +234,8 @@ class Checkpoint:
         """The commit of a batch: one rename."""
         self.check_fence(int(manifest["epoch"]))
         batch = int(manifest["batch"])
-        write_atomic(self._manifest_file(batch), manifest)
+        offsets = self._offsets_checksum(batch)
+        write_atomic(self._manifest_file(batch), manifest if offsets is None else {**manifest, "offsets": offsets})
         with contextlib.suppress(FileNotFoundError):
             self._manifest_file(batch - KEPT_BATCHES).unlink()
 

@@ -1,21 +1,28 @@
-"""Files that outlive a crash: written whole or not at all, also when the machine loses power."""
+"""Files that outlive a crash: written whole or not at all, also when the machine loses power.
+
+Each document carries the checksum of the rest of it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from springtide.errors import CheckpointError
 
+CHECKSUM = "crc32"
+"""The name under which a document has it. Documents that were written before there was one are taken as they are."""
+
 
 def write_atomic(path: Path, document: Mapping[str, Any]) -> None:
     """Write JSON so that a reader sees all of it or nothing, also after the machine lost power."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(document, file, allow_nan=False)
+        json.dump({**document, CHECKSUM: _checksum(document)}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -46,4 +53,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON ({error}): it was changed from outside; give a new checkpoint") from None
+    if document.pop(CHECKSUM, None) not in (None, _checksum(document)):
+        raise CheckpointError(f"{path} does not have its checksum: it was changed from outside; give a new checkpoint")
     return document
+
+
+def _checksum(document: Mapping[str, Any]) -> int:
+    """Of its JSON, which is the same again after it was read."""
+    return zlib.crc32(json.dumps(document, allow_nan=False).encode())
