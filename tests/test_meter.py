@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,7 +110,7 @@ def measured(stream: st.Stream, keys: list[int], key: tuple[str, ...] | None = (
         sent = list(Stage(cast(Shipment, Here(program)), plan)(2, [header.block(batch.serialize().to_pybytes())]))[1::2]
     told = {blocks.parse(block).kind: bytes(blocks.payload(block)) for block in sent}
     found = costs.unpack(told[BlockKind.COSTS]) if BlockKind.COSTS in told else None
-    return found, json.loads(told[BlockKind.REPORT])
+    return found, worker.unpacked(told[BlockKind.REPORT])
 
 
 def source() -> st.Stream:

@@ -21,7 +21,7 @@ from springtide.policy import registry
 from springtide.policy.group import Share
 from springtide.policy.group.shards import OWNER, Shards, shards_of
 from springtide.policy.shard import spread
-from springtide.policy.shard.balance import balanced
+from springtide.policy.shard.balance import Balance, balanced
 
 # Balancing
 
@@ -110,6 +110,21 @@ def test_sharding_is_chosen_by_name() -> None:
     assert registry.create("shard", "fixed").assign(np.array([1, 1, 1, 1]), np.ones(4), 2).tolist() == [0, 0, 1, 1]
     with pytest.raises(OptionError, match="theta"):
         registry.create("shard", "balance", {"theta": 0.5})
+
+
+def test_what_is_gained_has_to_be_worth_a_new_table() -> None:
+    """Tasks of 8 and 2 ms, the mean is 5 ms: the gain is 3 ms a batch. Of ten times as much it is 30 ms."""
+    owner, loads = np.array([0, 0, 0, 1]), np.array([0.003, 0.003, 0.002, 0.002])
+    balance = Balance()
+    assert balance.assign(owner, loads, 2).tolist() == [0, 0, 0, 1]
+    assert balance.assign(owner, 10 * loads, 2).tolist() == [1, 0, 0, 1]
+    assert Balance(least_gain=0.002).assign(owner, loads, 2).tolist() == [1, 0, 0, 1]
+
+
+def test_a_task_that_has_nothing_gets_shards_however_little_they_cost() -> None:
+    owner, loads = np.array([0, 0, 1, 1]), np.full(4, 1e-6)
+    assert sorted(Balance().assign(owner, loads, 4).tolist()) == [0, 1, 2, 3]
+    assert Balance().assign(np.array([0, 1, 2, 3]), loads, 2).max() == 1
 
 
 # The maps of a run

@@ -159,7 +159,7 @@ def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Ra
                 pair for task in range(sizes[level]) for pair in ran.note(level, "stage", task, stage(task, arrived[task]))
             ]
     assert {blocks.parse(block).kind for _, block in moving} <= {BlockKind.REPORT}, "a record that arrives nowhere"
-    ran.reports = [json.loads(bytes(blocks.payload(block))) for _, block in moving]
+    ran.reports = [worker.unpacked(blocks.payload(block)) for _, block in moving]
     return ran
 
 

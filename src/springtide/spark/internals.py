@@ -40,6 +40,7 @@ class Stages:
         self._context = context
         self._jvm = context._jvm
         self._python_rdd = self._jvm.PythonRDD  # a name is looked up by a call: 0.5 ms
+        self._pairwise_rdd, self._partitioner = self._jvm.PairwiseRDD, self._jvm.PythonPartitioner
         self._async_actions = self._jvm.org.apache.spark.rdd.AsyncRDDActions
         self._tag = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
         self._concat = self._jvm.org.apache.spark.unsafe.types.ByteArray.concat
@@ -59,8 +60,8 @@ class Stages:
 
     def shuffle(self, stage: Any, width: int) -> Any:
         """Bring each block to the partition that its key names."""
-        pairs = self._jvm.PairwiseRDD(stage).asJavaPairRDD()
-        placed = pairs.partitionBy(self._jvm.PythonPartitioner(width, 0))
+        pairs = self._pairwise_rdd(stage).asJavaPairRDD()
+        placed = pairs.partitionBy(self._partitioner(width, 0))
         return self._python_rdd.valueOfPair(placed).rdd()
 
     def union(self, stages: list[Any]) -> Any:

@@ -28,7 +28,7 @@ from springtide.spark.shipping import Shipment, ship
 from springtide.spark.sources import columns
 from springtide.spark.state.catalog import SUFFIX
 from springtide.spark.state.compact import merge
-from springtide.spark.worker import STATE_PROPERTY, Entry, Port, Stage, StagePlan, decode
+from springtide.spark.worker import STATE_PROPERTY, Entry, Port, Stage, StagePlan, decode, unpacked
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Pipeline:
             if header.kind is BlockKind.COSTS:
                 outcome.costs.setdefault(self._program.nodes[header.consumer].name, []).append(costs.unpack(payload))
             else:
-                outcome.tasks.append(json.loads(bytes(payload)))
+                outcome.tasks.append(unpacked(payload))
 
     @property
     def _ranges(self) -> Mapping[int, tuple[int, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,7 +68,7 @@ class Tally:
 
 @dataclass
 class TaskOutcome:
-    """What a task tells the driver, as one JSON block: its tallies, what it staged, what failed, when records were made."""
+    """What a task tells the driver, in one block: its tallies, what it staged, what failed, when records were made."""
 
     task: int
     tallies: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -80,6 +81,16 @@ class TaskOutcome:
     dead: int = 0
     shed: int = 0
     stopped: dict[str, str] | None = None
+
+    def packed(self) -> bytes:
+        """As compressed JSON: a small answer is fetched 5 ms faster than a large one, see ``Stages.collect``."""
+        return zlib.compress(json.dumps(vars(self)).encode(), level=1)
+
+
+def unpacked(report: bytes | memoryview) -> dict[str, Any]:
+    """What a task told."""
+    told: dict[str, Any] = json.loads(zlib.decompress(report))
+    return told
 
 
 class Stop(Exception):
@@ -313,8 +324,7 @@ class Task:
     def report(self) -> Iterator[bytes]:
         self.outcome.tallies = {self.program.nodes[n].name: vars(tally) for n, tally in self.tallies.items()}
         header = Header(BlockKind.REPORT, 0, 0, 0, self.origin, self.plan.level, self.gate, self.origin, 0)
-        payload = json.dumps(vars(self.outcome)).encode()
-        yield from blocks.pair(self.origin % self.plan.next_size, header.block(payload))
+        yield from blocks.pair(self.origin % self.plan.next_size, header.block(self.outcome.packed()))
 
     def _write(self) -> None:
         place = staging.Place(self.plan.epoch, self.batch, self.plan.level, self.gate, self.origin, self.attempt)

@@ -288,7 +288,7 @@ class Stepping:
             cost = rows * (took_s / float(rows.sum()))
         per_shard = np.bincount(shards, cost, minlength=self._kept.shards)
         for shard in np.flatnonzero(per_shard).tolist():
-            self.receipt.seconds[shard] = self.receipt.seconds.get(shard, 0.0) + float(per_shard[shard])
+            self.receipt.seconds[shard] = round(self.receipt.seconds.get(shard, 0.0) + float(per_shard[shard]), 7)
 
     def _write(self, step: Step, group: Group, every: Identities, present: npt.NDArray[np.bool_], touched: pa.Array) -> None:
         """``present``: whether there is a row, be it one of a key that was kept for long enough. ``touched``: when it was
