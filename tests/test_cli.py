@@ -314,6 +314,7 @@ def test_policies_are_listed_and_one_is_described() -> None:
         "name": "degree", "type": "int", "unit": "replicas", "min": 1, "max": None, "default": 1, "help": "",
     }  # fmt: skip
     assert "replicas" in invoke("policies", "scale/static").stdout
+    assert "'static' is a name without its kind; write scale/static" in invoke("policies", "static").stderr
     refused = invoke("policies", "scale/statik")
     assert refused.exit_code == 2
     assert "did you mean 'static'?" in refused.stderr

@@ -3,25 +3,34 @@ queue for all replicas, and replicas that take time to come."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from rich.console import Console
 
+import springtide as st
 from springtide.apps import lines, traces
+from springtide.cli.compare import comparison_table
 from springtide.cli.main import cli
 from springtide.errors import OptionError, TraceError
 from springtide.model.rate import Rate
+from springtide.model.snapshot import Snapshot
 from springtide.policy import registry
+from springtide.policy.scale.clairvoyant import Clairvoyant
 from springtide.policy.scale.erlang import erlang_b
-from springtide.sim import Constant, Exponential, Model, Operator, Outcome, Reconfiguration, Source, simulate
+from springtide.policy.scale.static import Static
+from springtide.sim import Constant, Exponential, Model, Operator, Outcome, Reconfiguration, Source, profile, samples, simulate
 from springtide.sim.compare import STARTS, compare
+from springtide.sim.future import foreseen
 from springtide.sim.kernels import LATE, SERVED, Replicas, Rows, share_out
 from springtide.sim.model import Speeds
 from springtide.sim.rules import Cluster, Node
@@ -92,6 +101,107 @@ def test_a_row_is_what_simulate_gives() -> None:
     row = made.document["rows"][1]
     assert {name: row[name] for name in METRICS} == {name: alone.summary[name] for name in METRICS}
     assert made.replicas["threshold"] == tuple((s.at, sum(s.plan.degrees.values())) for s in alone.snapshots)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Fails in every decision but the first."""
+
+    kind: ClassVar[str] = "scale"
+    name: ClassVar[str] = "broken"
+    source: ClassVar[str] = "tests"
+    summary: ClassVar[str] = "fails"
+
+    def initial(self) -> dict[str, Any]:
+        return {}
+
+    def decide(self, state: Any, snapshot: Snapshot, rng: np.random.Generator) -> Any:
+        if snapshot.at > 0:
+            raise ValueError("no idea")
+        return state, ()
+
+
+@pytest.mark.parametrize("mode", ["continuous", "micro-batch"])
+def test_a_policy_that_fails_is_told_of(mode: str) -> None:
+    """120 s in intervals of 10 s: decisions at 10, 20, … and, in continuous mode, none at the end."""
+    told = simulate(lines.line(1), trace=WAVE, policy=Broken(), interval=10.0, target=0.25, mode=mode).summary
+    assert told["policy_failures"] >= 11 and told["policy_failure"] == "ValueError('no idea')"
+    well = simulate(lines.line(1), trace=WAVE, policy="ds2", interval=10.0, target=0.25, mode=mode).summary
+    assert (well["policy_failures"], well["policy_failure"]) == (0, None)
+
+
+def test_one_that_failed_is_not_called_the_best() -> None:
+    def row(policy: str, late: float | None, cost: float | None, failures: int = 0) -> dict[str, Any]:
+        return {
+            "policy": policy, "violation_ratio": late, "violation_ratio_records": late, "cost_vs_clairvoyant": cost,
+            "replicas": {"mean": 1.0}, "latency_ms": None, "reconfigurations": 0, "policy_failures": failures,
+            "policy_failure": "ValueError('no idea')" if failures else None,
+        }  # fmt: skip
+
+    rows = [row("clairvoyant", 0.0, 1.0), row("good", 0.1, 1.2), row("broken", 0.0, 1.1, 7), row("unknown", None, None)]
+    document = {"topology": "t", "trace": "wave", "interval_s": 10.0, "target_ms": 250.0, "rows": rows}
+    console = Console(width=200, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(comparison_table(document))
+    text = console.export_text(styles=True)
+    assert "\x1b[1mgood" in text and "\x1b[1mbroken" not in text and "\x1b[1munknown" not in text
+    assert "broken failed in 7 decisions, first with ValueError('no idea')" in text
+
+
+def test_nothing_stands_in_the_way_of_the_bound() -> None:
+    for options in ({"guards": ["bounds:most=2"]}, {"grant": "all"}):
+        with pytest.raises(OptionError, match=r"'clairvoyant' is a bound, .*; leave (guards|grant) out"):
+            simulate(lines.line(1), trace=WAVE, policy="clairvoyant", interval=10.0, target=0.25, **options)
+
+
+def test_guards_stand_before_a_policy_that_is_an_object_too() -> None:
+    made = simulate(lines.line(1), trace=WAVE, policy=Static(degree=5), guards=["bounds:most=2"], interval=10.0, target=0.25)
+    assert made.summary["replicas"]["max"] == 2
+    with pytest.raises(OptionError, match=r"settings=\{'degree': 3\} are for a policy by its name"):
+        simulate(lines.line(1), trace=WAVE, policy=Static(), settings={"degree": 3}, interval=10.0, target=0.25)
+
+
+def test_what_was_learned_without_guards_goes_on_behind_them() -> None:
+    options: dict[str, Any] = {"trace": WAVE, "policy": "tide", "interval": 10.0, "target": 0.25}
+    learned = simulate(lines.line(1), **options).learned
+    told = simulate(lines.line(1), **options, learned=learned, guards=["bounds:most=3"])
+    assert told.summary["policy_failures"] == 0 and told.learned is not None and set(told.learned) == {"policy", "guards"}
+
+
+@dataclass(frozen=True)
+class Drop:
+    n: int
+
+
+def chained() -> st.Topology:
+    """Two operators in the tasks of the source, of which one is a lambda, and nothing that can be pickled by name."""
+    drops = st.source.generate(lambda draw: Drop(draw.index), rate=1, schema=Drop)
+    return drops.filter(lambda drop: drop.n >= 0, name="kept").to(st.sink.discard()).named("chained")
+
+
+def test_a_topology_is_measured_once_and_is_the_same_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that cannot be pickled come along, and the bound is one for chained operators too."""
+    measured: list[str] = []
+    whole = samples.measure
+
+    def counted(topology: st.Topology, *args: Any, **options: Any) -> Any:
+        measured.append(topology.name)
+        return whole(topology, *args, **options)
+
+    monkeypatch.setattr(profile, "measure", counted)
+    document = compare(chained(), WAVE, policies=["static", "ds2"], interval=10.0, processes=2).document
+    assert measured == ["chained"]
+    assert all(row["policy_failures"] == 0 for row in document["rows"])
+    assert min(row["cost_vs_clairvoyant"] for row in document["rows"] if row["violation_ratio"] == 0.0) == 1.0
+
+
+def test_a_station_has_what_its_operators_have_together() -> None:
+    """100/s of 100 ms each need 10 replicas and some: two operators in one task share them, and the second has one."""
+    one = Operator("first", ("s",), Constant(0.1), members=(("first", 0.5, 1.0), ("second", 0.5, 1.0)))
+    alone = Operator("first", ("s",), Constant(0.1))
+    both, single = (Model("m", (Source("s", Rate((0.0,), (100.0,), 60.0)),), (operator,)) for operator in (one, alone))
+    of_both, of_single = (foreseen(Clairvoyant(), model, 60.0, 0, 100, 10.0, 0.5) for model in (both, single))
+    assert set(of_both.degrees) == {"first"}
+    assert [n + 1 for n in of_both.degrees["first"]] == list(of_single.degrees["first"])
 
 
 @pytest.mark.parametrize(("wrong", "said"), [

@@ -317,7 +317,7 @@ def test_a_file_that_is_no_state_is_told_in_words(tmp_path: Path, text: str) -> 
 
 def test_a_state_that_is_no_json_leaves_the_old_file(tmp_path: Path) -> None:
     write_state(tmp_path / "s.json", "tide", {"a": 1.0})
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(OptionError, match="what policy 'tide' learned is no JSON"):
         write_state(tmp_path / "s.json", "tide", {"a": float("nan")})
     assert json.loads((tmp_path / "s.json").read_text())["state"] == {"a": 1.0}
 

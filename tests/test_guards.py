@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.policy.chosen import named
 from springtide.policy.guard import Guard
 from springtide.policy.guard.bounds import Bounds
 from springtide.policy.guard.cooldown import Cooldown
@@ -571,3 +572,33 @@ def test_guards_are_asked_when_the_policy_is_silent() -> None:
     policy = Guarded(Static(degree=1), (Bounds(least=3),))
     _, (request,) = policy.decide(policy.initial(), has(a=1), RNG)
     assert request.degree == 3
+
+
+# Of one's own
+
+
+@dataclass(frozen=True)
+class Never:
+    """Lets nothing pass."""
+
+    kind: ClassVar[str] = "guard"
+    name: ClassVar[str] = "never"
+    source: ClassVar[str] = "tests"
+    summary: ClassVar[str] = "lets nothing pass"
+
+    but: str = ""
+
+    def initial(self) -> State:
+        return {}
+
+    def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
+        return state, tuple(request for request in requests if request.operator == self.but)
+
+
+def test_a_guard_of_ones_own_is_named_by_module_and_class() -> None:
+    found = [named("guard", text) for text in ("test_guards:Never", "test_guards:Never:but=a")]
+    assert [type(one).__name__ for one in found] == ["Never", "Never"] and [one.but for one in found] == ["", "a"]
+    with pytest.raises(OptionError, match="'30s' is not parameter=value"):
+        named("guard", "cooldown:30s")
+    with pytest.raises(OptionError, match="no guard policy is named 'colldown'"):
+        named("guard", "colldown:before_out=30s")

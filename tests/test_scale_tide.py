@@ -263,6 +263,25 @@ def test_another_interval_than_before_begins_anew() -> None:
     assert BLOCKS > 1
 
 
+def test_another_interval_after_a_quiet_time_begins_anew_too() -> None:
+    """Nothing comes for so long that nothing is forecast; what was kept before has ten parts, and the next interval three."""
+    state = Tide().initial()
+    for rate, seconds in [(400.0, 10)] * 3 + [(0.0, 10)] * 40 + [(400.0, 3)] * 2:
+        snapshot = seen([rate] * seconds, [1], interval_s=float(seconds))
+        state, requests = Tide().decide(state, snapshot, np.random.default_rng(0))
+        assert {len(interval) for interval in state["intervals"]} <= {seconds}
+    assert requests
+
+
+def test_a_change_that_stops_the_operators_has_to_be_worth_it() -> None:
+    """Of 400/s, 10 ms each, 4 replicas do just all, and some more are a little better; not for a pause of a minute."""
+    free, dear = (
+        Tide().decide(Tide().initial(), replace(seen([390.0] * 10, [6]), pause_s=pause_s), np.random.default_rng(0))[1]
+        for pause_s in (0.0, 60.0)
+    )
+    assert free and not dear
+
+
 def test_a_price_that_is_none_is_refused() -> None:
     for price in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(OptionError):

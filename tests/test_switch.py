@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+import springtide as st
 from springtide.cli.control import control
 from springtide.control.loop import ControlLoop
 from springtide.control.planner import Bounds
 from springtide.control.switch import FILE, FileSwitch, Fixed, Mode, read, write
 from springtide.errors import OptionError
+from springtide.model.report import StateReport
 from springtide.policy.scale.scripted import Scripted
 from springtide.record.folder import RunFolder
 from test_control import Memory, Steps, batch, line
+
+
+@dataclass(frozen=True)
+class Key:
+    key: int
 
 
 def ask(*words: str) -> Result:
@@ -143,6 +151,30 @@ def test_a_file_that_was_spoilt_is_told_and_can_be_mended(run_dir: Path) -> None
     assert "mode 'perhaps' does not exist" in wrong.output
     assert ask(str(run_dir), "on").output == "on\n"
     assert ask(str(run_dir)).output == "on\n"
+
+
+def test_while_it_is_off_shards_stay_where_they_are(tmp_path: Path) -> None:
+    """A batch in which one shard had nearly all of the work moves shards; not while control is off."""
+    keyed = st.source.generate(lambda draw: Key(draw.index), rate=1, schema=Key).key_by("key")
+    topology = keyed.count(name="count", shards=4, parallelism=2).to(st.sink.discard()).named("counts")
+    clock, memory, file = Steps(), Memory(), tmp_path / FILE
+    loop = ControlLoop(
+        topology, Scripted("* 0:2"), bounds=Bounds(8), read_limit=None, trigger_s=0.25, interval_s=1.0,
+        clock=clock, actuators=[memory], journal=memory, switch=FileSwitch(file),
+    )  # fmt: skip
+    told = replace(
+        batch(5), state={"count": StateReport(0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, seconds={0: 5.0, 1: 4.0, 2: 0.1, 3: 0.1})}
+    )
+    before = loop.current().shards
+    write(file, Mode.OFF)
+    clock.now += 1.0
+    loop.cycle()
+    loop.report(told)
+    assert loop.current().shards == before
+    write(file, Mode.ON)
+    clock.now += 1.0
+    loop.cycle()
+    assert loop.current().shards != before
 
 
 def test_the_loop_obeys_the_switch_and_records_it(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 @click.option("--target", default="250ms", show_default=True, help="Latency that a second should keep.")
 @click.option("--starting", default="0s", show_default=True, help="How long a new replica takes to come.")
 @click.option("--max-slots", type=click.IntRange(1), help="Most replicas at once, of all operators together.")
+@click.option(
+    "--costs", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="What records cost, of `calibrate`."
+)
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--processes", type=click.IntRange(1), help="How many policies run at a time. Default: one for each core.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="PNG", help="Draw rate and replicas there.")
@@ -72,7 +75,7 @@ def compare(
 def _settings(pairs: tuple[str, ...]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for name, value in settings_of("--set", pairs).items():
-        policy, dot, parameter = name.partition(".")
+        policy, dot, parameter = name.rpartition(".")
         if not dot:
             raise OptionError(f"--set {name}={value}: write POLICY.NAME=VALUE, such as threshold.utilisation=0.8")
         found.setdefault(policy, {})[parameter] = value
@@ -94,29 +97,44 @@ def comparison_table(document: Mapping[str, Any]) -> RenderableType:
     table = Table("policy", "above the target", "records above", "cost", "replicas", "p95", "changes", title=title)
     rows = document["rows"]
     for row in rows:
-        best = row["policy"] != "clairvoyant" and not any(_beats(other, row) for other in rows)
+        best = _competes(row) and not any(_beats(other, row) for other in rows)
         table.add_row(
             Text(row["policy"], style="bold" if best else ""), _share(row["violation_ratio"]),
-            _share(row["violation_ratio_records"]), f"{row['cost_vs_clairvoyant']:.2f}",
+            _share(row["violation_ratio_records"]), _cost(row["cost_vs_clairvoyant"]),
             number(row["replicas"]["mean"]), milliseconds((row["latency_ms"] or {}).get("p95")), count(row["reconfigurations"]),
         )  # fmt: skip
     note = (
         f"Above the target: the share of seconds whose mean latency exceeds {document['target_ms']:g} ms. Cost: replica-seconds"
         " over the clairvoyant's, which knows the trace. Bold: no policy is better on both."
     )
-    return Group(table, Text(note, style="dim"))
+    failed = [
+        Text(f"{row['policy']} failed in {row['policy_failures']} decisions, first with {row['policy_failure']}", style="red")
+        for row in rows
+        if row["policy_failures"]
+    ]
+    return Group(table, Text(note, style="dim"), *failed)
 
 
 def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether one is better on one count and no worse on the other; the bound does not compete."""
-    if one["policy"] == "clairvoyant":
+    """Whether one is better on one count and no worse on the other."""
+    if not (_competes(one) and _competes(other)):
         return False
     mine, theirs = ((row["violation_ratio"], row["cost_vs_clairvoyant"]) for row in (one, other))
     return all(a <= b for a, b in zip(mine, theirs, strict=True)) and mine != theirs
 
 
+def _competes(row: Mapping[str, Any]) -> bool:
+    """Not the bound, nor one that failed, nor where nothing was scored."""
+    known = row["violation_ratio"] is not None and row["cost_vs_clairvoyant"] is not None
+    return known and row["policy"] != "clairvoyant" and not row["policy_failures"]
+
+
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
+
+
+def _cost(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _drawn(result: Comparison, path: Path) -> Path:

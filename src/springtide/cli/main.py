@@ -23,6 +23,7 @@ from springtide.cli.simulate import simulate
 from springtide.cli.state import state
 from springtide.cli.submit import submit
 from springtide.cli.train import train
+from springtide.errors import OptionError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,7 +44,7 @@ def cli(verbose: bool) -> None:
     "guards",
     multiple=True,
     metavar="NAME:P=V,…",
-    help="What stands between policy and plan; such as cooldown:out=30s.",
+    help="What stands between policy and plan; such as cooldown:before_out=30s.",
 )
 @click.option("--grant", metavar="NAME:P=V,…", help="Hierarchical control, and who grants: all, token-bucket or budget.")
 @click.option("--managers", default="", help="Their times, such as operators=10s,application=30s,settle=30s.")
@@ -111,6 +112,16 @@ def show(topology: str, mermaid: bool) -> None:
     click.echo(chosen.mermaid() if mermaid else str(chosen))
 
 
+def _kind_and_name(text: str) -> tuple[str, str]:
+    from springtide.policy import registry
+
+    kind, slash, name = text.partition("/")
+    alike = [f"{plugin.kind}/{plugin.name}" for plugin in registry.available() if plugin.name == text]
+    if not slash and alike:
+        raise OptionError(f"{text!r} is a name without its kind; write {' or '.join(alike)}")
+    return kind, name
+
+
 @cli.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -123,7 +134,7 @@ def policies(name: str | None, as_json: bool, markdown: bool) -> None:
     with errors():
         described = [registry.describe(plugin) for plugin in registry.available()]
         if name is not None:
-            described = [registry.describe(registry.find(*name.partition("/")[::2]))]
+            described = [registry.describe(registry.find(*_kind_and_name(name)))]
     if as_json:
         print_json(described)
     elif markdown:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from springtide.cli.common import errors, print_json, settings_of
+from springtide.errors import OptionError
 
 
 @click.command()
@@ -21,12 +22,15 @@ from springtide.cli.common import errors, print_json, settings_of
 @click.option("--target", default="250ms", show_default=True, help="Latency that a second should keep.")
 @click.option("--max-slots", type=click.IntRange(1), help="Most replicas at once.")
 @click.option("--mode", default="continuous", show_default=True, help="continuous, or micro-batch, as on Spark.")
+@click.option(
+    "--costs", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="What records cost, of `calibrate`."
+)
 @click.option("--seed", default=0, show_default=True, help="Of the first pass; each has the next one.")
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where what was learned is kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the violations and replicas of each pass.")
 def train(
     topology: str, trace: str, data_dir: Path | None, policy: str, pairs: tuple[str, ...], passes: int, seed: int, out: Path,
-    as_json: bool, **options: Any,
+    as_json: bool, costs: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Train a policy on a trace, for `springtide run --policy NAME --set state=FILE`."""
     with errors():
@@ -34,8 +38,10 @@ def train(
         from springtide.cli import load
         from springtide.policy.chosen import check_writable, write_state
         from springtide.sim import simulate
+        from springtide.sim.entry import modelled
 
-        rate, what, learned = named(trace, data_dir), load.model_or_topology(topology), None
+        rate, learned = named(trace, data_dir), None
+        what = modelled(load.model_or_topology(topology), rate, costs)
         settings = settings_of("--set", pairs)
         check_writable(out)
         told = []
@@ -49,6 +55,11 @@ def train(
                 learned=learned,
                 **options,
             )
+            if outcome.summary["policy_failures"]:
+                raise OptionError(
+                    f"policy {policy!r} failed in {outcome.summary['policy_failures']} decisions of pass {number + 1}, first"
+                    f" with {outcome.summary['policy_failure']}; nothing is kept"
+                )
             learned = outcome.learned
             told.append({
                 "pass": number + 1, "violation_ratio": outcome.summary["violation_ratio"],

@@ -55,17 +55,18 @@ class ControlLoop:
         self, topology: Topology, policy: ScalePolicy, *, bounds: Bounds, read_limit: ReadLimit | None, trigger_s: float,
         interval_s: float, clock: Clock, actuators: Sequence[Actuator], journal: Journal,
         routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None, target_s: float | None = None,
-        starting_s: float | None = None, learned: State | None = None, keep: Callable[[State], None] | None = None,
+        starting_s: float | None = None, pause_s: float | None = None,
+        learned: State | None = None, keep: Callable[[State], None] | None = None,
         dry_run: bool = False, shedding: Shedding | None = None, switch: Switch | None = None,
         grant: GrantPolicy | None = None, sharder: Sharder | None = None,
     ) -> None:  # fmt: skip
-        """``learned``: the policy's state to begin with. ``keep`` is handed its state, now and then and at the end.
-        ``dry_run``: decide and record, but leave the degrees as they are, with all slots in use. ``grant``: says which
-        executors may come and go; all that are wanted without it."""
+        """``pause_s``: how long a change of degrees stops the operators. ``learned``: the policy's state to begin with;
+        ``keep`` is handed its state, now and then and at the end. ``dry_run``: decide and record, but leave the degrees as they
+        are, with all slots in use. ``grant``: says which executors may come and go; all that are wanted without it."""
         self._topology, self._policy, self._bounds = topology, policy, bounds
         self._read_limit, self._trigger_s, self._interval_s = read_limit, trigger_s, interval_s
         self._clock, self._actuators, self._journal = clock, actuators, journal
-        self._target_s, self._starting_s = target_s, starting_s
+        self._target_s, self._starting_s, self._pause_s = target_s, starting_s, pause_s
         self._routing = routing or Routing(topology, {}, None, clock)
         self._sharding = Sharding(topology, sharder)
         self._monitor: Measuring = monitor or Monitor(topology)
@@ -85,10 +86,13 @@ class ControlLoop:
         self._waiting: tuple[float, int] | None = None  # the backlog, and when that was
         self._usable = 0  # slots that the last plan could use
         self._failing = False
+        self.failures = 0  # of the policy: decisions that it could not make
+        self.first_failure: str | None = None
         self._started = self._last = clock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="springtide-control", daemon=True)
         self.snapshot: Snapshot | None = None
+        self._given: Plan | None = None  # the last that a batch took
         self._plan = self._first_plan()
 
     def cycle(self) -> None:
@@ -124,8 +128,11 @@ class ControlLoop:
             self.fleet.move(cluster)
 
     def current(self) -> Plan:
-        plan = self._plan
-        return replace(plan, knowledge=self._routing.edition, shards=self._sharding.maps(plan.widths))
+        plan, before = self._plan, self._given
+        if self._mode is Mode.OFF and before is not None and before.widths == plan.widths:
+            return replace(plan, knowledge=before.knowledge, shards=before.shards)
+        self._given = replace(plan, knowledge=self._routing.edition, shards=self._sharding.maps(plan.widths))
+        return self._given
 
     def routes(self, plan: Plan) -> Mapping[str, Route]:
         shards = {name: Route(self._topology[name].key, {OWNER: np.array(owner)}) for name, owner in plan.shards.items()}
@@ -201,7 +208,7 @@ class ControlLoop:
         measured = monitor.snapshot(at, interval_s, plan)
         fleet = self.fleet if self.fleet is not None and self.fleet.elastic else None  # else nothing has to start
         return replace(
-            measured, target_s=self._target_s, slots=self._bounds.max_slots, trigger_s=self._trigger_s,
+            measured, target_s=self._target_s, slots=self._bounds.max_slots, trigger_s=self._trigger_s, pause_s=self._pause_s,
             starting_s=self._starting_s if fleet is None else fleet.starting_s,
             nodes=measured.nodes if fleet is None else fleet.nodes, there=None if fleet is None else fleet.slots,
         )  # fmt: skip
@@ -224,7 +231,9 @@ class ControlLoop:
             state, requests = self._policy.decide(before, snapshot, self._rng)
             requests = tuple(request.checked(self._topology.by_name) for request in requests)
             self._policy_state = state
-        except Exception:  # a policy is anybody's code; whatever it raises must not reach the data flow
+        except Exception as error:  # a policy is anybody's code; whatever it raises must not reach the data flow
+            self.failures += 1
+            self.first_failure = self.first_failure or repr(error)
             if not self._failing:
                 log.exception("policy %s failed; the last plan stays in force", getattr(self._policy, "name", "?"))
             self._failing = True

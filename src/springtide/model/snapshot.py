@@ -134,6 +134,7 @@ class Snapshot(_Measured):
     ``batches``: (records, seconds) of each batch that ended in the interval; a batch-size rule learns from them.
     ``target_s``: the latency that is wanted of the run. ``slots``: the most replicas that all operators may have together.
     ``trigger_s``: the time between two batches, 0 or None where none is set. ``starting_s``: how long a replica takes to come.
+    ``pause_s``: how long a change of degrees stops the operators; not at all on Spark.
     ``there``: slots for which nothing has to start, where executors come and go.
     """
 
@@ -151,6 +152,7 @@ class Snapshot(_Measured):
     slots: int | None = None
     trigger_s: float | None = None
     starting_s: float | None = None
+    pause_s: float | None = None
     there: int | None = None
 
     def __post_init__(self) -> None:

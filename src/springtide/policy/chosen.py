@@ -55,8 +55,11 @@ def chosen(
 
 
 def named(kind: str, text: str) -> Any:
-    """A plug-in from a text, ``name`` or ``name:parameter=value,…``."""
+    """A plug-in from a text, ``name`` or ``name:parameter=value,…``; ``module:Class`` is a name too."""
     name, _, rest = text.partition(":")
+    if name not in [cls.name for cls in registry.available(kind)] and "=" not in rest.partition(":")[0] and rest:
+        own, _, rest = rest.partition(":")
+        name = f"{name}:{own}"
     known = "|".join(re.escape(p.name) for p in registry.parameters(registry.find(kind, name)))
     parts = re.split(rf",\s*(?=(?:{known})\s*=)", rest)  # a value may have commas of its own
     pairs = [part.partition("=") for part in parts if part.strip()]
@@ -69,7 +72,11 @@ def named(kind: str, text: str) -> Any:
 def write_state(file: Path, policy: str, state: State) -> None:
     """Keep what a policy learned, for ``--set state=FILE``."""
     check_writable(file)
-    file.write_text(json.dumps({"policy": policy, "state": state}, allow_nan=False), encoding="utf-8")
+    try:
+        text = json.dumps({"policy": policy, "state": state}, allow_nan=False)
+    except (TypeError, ValueError) as fault:
+        raise OptionError(f"what policy {policy!r} learned is no JSON ({fault}); a state is made of what JSON knows") from None
+    file.write_text(text, encoding="utf-8")
 
 
 def check_writable(file: Path) -> None:

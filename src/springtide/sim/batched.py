@@ -94,6 +94,8 @@ def run(setup: Setup) -> Outcome:
     measured = {
         **metrics(journal.reports, setup.begin_s, setup.target_s),
         "executor_seconds": None if loop.fleet is None else loop.fleet.executor_seconds,
+        "policy_failures": loop.failures,
+        "policy_failure": loop.first_failure,
         "constants": to_json(setup.constants),
         "operators": [_operator(operator.name, journal.reports) for operator in model.topology.scalable],
     }

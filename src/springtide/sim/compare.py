@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from springtide.errors import OptionError, nearest
@@ -21,8 +22,8 @@ from springtide.model.topology import Topology
 from springtide.policy import chosen as policies_chosen
 from springtide.policy import registry
 from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen
-from springtide.sim.entry import simulate
-from springtide.sim.future import future_of
+from springtide.sim.entry import modelled, simulate
+from springtide.sim.future import foreseen
 from springtide.sim.model import Model
 from springtide.sim.setup import METRICS, Outcome
 
@@ -48,11 +49,12 @@ def compare(
     what: Model | Topology, rate: Rate, *, policies: Sequence[str] | None = None, interval: str | float = "30s",
     target: str | float = "250ms", seed: int = 0, starting: str | float = 0.0, max_slots: int | None = None,
     settings: Mapping[str, Mapping[str, object]] | None = None, processes: int | None = None, progress: Progress | None = None,
-    **options: Any,
+    costs: str | Path | None = None, **options: Any,
 ) -> Comparison:  # fmt: skip
     """Run each policy on the same trace. ``settings``: by policy; ``options`` are those of ``simulate``.
 
-    ``static`` is given the trace's peak need, if its settings say nothing else.
+    A topology's costs are measured once, or read from the file ``costs``. ``static`` is given the trace's peak need, if its
+    settings say nothing else.
     """
     names = list(policies or (cls.name for cls in registry.available("scale") if cls.name != "scripted"))
     for name in settings or {}:
@@ -69,17 +71,16 @@ def compare(
         raise OptionError(
             f"{rate} ends after {rate.end:g} s, and the first {STARTS} intervals of {interval_s:g} s do not count"
         )
+    model = modelled(what, rate, costs)
     common = {
         "trace": rate, "interval": interval_s, "target": target_s, "seed": seed, "starting": starting, "max_slots": max_slots,
         "warmup": STARTS * interval_s, **options,
     }  # fmt: skip
-    bound: Any = BOUND
-    if isinstance(what, Model):  # its future is known before anything is run, and tells the peak need too
-        bound = Clairvoyant().told(future_of(what.with_rate(rate), rate.end, seed, max_slots or 10**6), interval_s, target_s)
-        if "static" in chosen and not chosen["static"]:
-            chosen["static"] = {"degrees": ",".join(f"{name}={max(each)}" for name, each in bound.degrees.items())}
+    bound = foreseen(Clairvoyant(), model, rate.end, seed, max_slots or 10**6, interval_s, target_s)
+    if "static" in chosen and not chosen["static"]:
+        chosen["static"] = {"degrees": ",".join(f"{name}={max(each)}" for name, each in bound.degrees.items())}
     jobs = {name: (bound if name == BOUND else name, given) for name, given in {BOUND: {}, **chosen}.items()}
-    outcomes = _run(what, jobs, common, processes, progress)
+    outcomes = _run(Work(model, jobs, common), processes, progress)
     least = outcomes[BOUND].summary["replica_seconds"]
     rows = [_row(name, outcomes[name].summary, least) for name in dict.fromkeys([BOUND, *names])]
     document = {
@@ -89,32 +90,49 @@ def compare(
     return Comparison(document, rate, {name: _replicas(outcome) for name, outcome in outcomes.items()})
 
 
-def _run(
-    what: Model | Topology, jobs: Mapping[str, tuple[str | Foreseen, Mapping[str, object]]], common: Mapping[str, Any],
-    processes: int | None, progress: Progress | None,
-) -> dict[str, Outcome]:  # fmt: skip
+@dataclass(frozen=True)
+class Work:
+    """What is to be simulated, and by policy what it is and its settings."""
+
+    model: Model
+    jobs: Mapping[str, tuple[str | Foreseen, Mapping[str, object]]]
+    common: Mapping[str, Any]
+
+    def one(self, name: str) -> Outcome:
+        policy, given = self.jobs[name]
+        return simulate(self.model, policy=policy, settings=given, **self.common)
+
+
+def _run(work: Work, processes: int | None, progress: Progress | None) -> dict[str, Outcome]:
     """All of them, in as many processes as there are cores; they are forked, so that a user's own functions come along."""
     outcomes: dict[str, Outcome] = {}
-    workers = min(processes or os.cpu_count() or 1, len(jobs))
+    workers = min(processes or os.cpu_count() or 1, len(work.jobs))
     if workers == 1 or "fork" not in multiprocessing.get_all_start_methods():
-        for name, (policy, given) in jobs.items():
-            outcomes[name] = _one(what, policy, given, common)
+        for name in work.jobs:
+            outcomes[name] = work.one(name)
             if progress is not None:
-                progress(name, len(outcomes), len(jobs))
+                progress(name, len(outcomes), len(work.jobs))
         return outcomes
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
-        running = {pool.submit(_one, what, policy, given, common): name for name, (policy, given) in jobs.items()}
+    forked = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, mp_context=forked, initializer=_begin, initargs=(work,)) as pool:
+        running = {pool.submit(_in_worker, name): name for name in work.jobs}
         for done in as_completed(running):
             outcomes[running[done]] = done.result()
             if progress is not None:
-                progress(running[done], len(outcomes), len(jobs))
+                progress(running[done], len(outcomes), len(work.jobs))
     return outcomes
 
 
-def _one(
-    what: Model | Topology, policy: str | Foreseen, given: Mapping[str, object], common: Mapping[str, Any]
-) -> Outcome:  # fmt: skip
-    return simulate(what, policy=policy, settings=given, **common)
+_of_worker: list[Work] = []
+"""In a worker, what it works on: it came with the fork, as functions may not be pickled."""
+
+
+def _begin(work: Work) -> None:
+    _of_worker[:] = [work]
+
+
+def _in_worker(name: str) -> Outcome:
+    return _of_worker[0].one(name)
 
 
 def _row(name: str, summary: Mapping[str, Any], least: float) -> dict[str, Any]:

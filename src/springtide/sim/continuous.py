@@ -32,15 +32,17 @@ def run(setup: Setup) -> Outcome:
             model.topology, Starting(setup.policy, setup.degrees), bounds=Bounds(setup.max_slots), read_limit=None,
             trigger_s=0.0, interval_s=setup.interval_s, clock=cluster.clock, actuators=[cluster], journal=cluster,
             monitor=cluster, seed=setup.seed, target_s=setup.target_s, starting_s=setup.starting_s,
-            learned=setup.learned,
+            pause_s=None if setup.reconfiguration.kind == "none" else setup.reconfiguration.seconds, learned=setup.learned,
         )  # fmt: skip
         _run(engine, cluster, end, loop.cycle, setup.interval_s, setup.progress)
     for station in engine.stations.values():
         station.take_counts()
     latencies = engine.book.by_root if setup.by_record else None
     measured = metrics(engine, ledger, engine.now, setup.target_s)
-    learned = None if setup.policy is None else loop.learned
-    return Outcome(measured, tuple(cluster.snapshots), tuple(cluster.decisions), latencies, learned=learned)
+    if setup.policy is None:
+        return Outcome(measured, tuple(cluster.snapshots), tuple(cluster.decisions), latencies)
+    told = {**measured, "policy_failures": loop.failures, "policy_failure": loop.first_failure}
+    return Outcome(told, tuple(cluster.snapshots), tuple(cluster.decisions), latencies, learned=loop.learned)
 
 
 def _run(

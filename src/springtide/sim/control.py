@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -170,10 +170,16 @@ def replicas_of(engine: Engine, degrees: Mapping[str, int]) -> dict[str, int]:
 class Starting:
     """A policy that finds the model's replicas in force when it is first asked, instead of one of each."""
 
-    name: ClassVar[str] = "starting"
-
     policy: ScalePolicy
     degrees: Mapping[str, int]
+
+    if TYPE_CHECKING:
+        name: ClassVar[str]
+    else:
+
+        @property
+        def name(self) -> str:
+            return self.policy.name
 
     def initial(self) -> State:
         return self.policy.initial()

@@ -17,12 +17,13 @@ from springtide.model.topology import Topology
 from springtide.policy import registry, scale
 from springtide.policy.chosen import chosen, named
 from springtide.policy.group import Continual, Grouping
+from springtide.policy.guard.guarded import Guarded
 from springtide.policy.scale import ScalePolicy, State
-from springtide.policy.scale.clairvoyant import Clairvoyant
+from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen
 from springtide.sim import batched, continuous
 from springtide.sim.constants import Constants
 from springtide.sim.constants import read as read_constants
-from springtide.sim.future import future_of
+from springtide.sim.future import foreseen
 from springtide.sim.model import NO_LIMIT as MOST_WAITING
 from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
@@ -59,11 +60,17 @@ def simulate(
     if mode not in MODES:
         raise OptionError(f"mode {mode!r} does not exist; {nearest(mode, MODES)}")
     in_batches = mode == "micro-batch"
-    model = _model(what, None if trace is None else _rate(trace), costs)
+    model = modelled(what, None if trace is None else _rate(trace), costs)
     if arrivals is not None:
         model = replace(model, sources=tuple(replace(source, arrivals=arrivals) for source in model.sources))
     names = [operator.name for operator in model.topology.scalable]
+    if (guards or grant is not None) and (policy == Clairvoyant.name or isinstance(policy, Clairvoyant | Foreseen)):
+        raise OptionError(
+            f"'clairvoyant' is a bound, which nothing stands in the way of; leave {'guards' if guards else 'grant'} out"
+        )
     scaler, begun = _scaler(policy, settings, guards, names, hierarchical(grant, managers))
+    if learned is not None and guards and "guards" not in learned:  # it was learned without them
+        learned = {"policy": learned, "guards": {}}
     shared = {o.name for o in model.operators if o.queue == "shared" and not in_batches}
     wanted = {o.name: "full-knowledge" if o.name in shared else o.grouping or grouping for o in model.operators}
     groupings = {name: _grouping(one, {} if name in shared else grouping_settings or {}) for name, one in wanted.items()}
@@ -117,8 +124,11 @@ def _scaler(
     if isinstance(policy, str):
         made = chosen(policy, settings, guards, operators, managed)
         return made.policy, made.state
+    if settings:
+        raise OptionError(f"settings={dict(settings)!r} are for a policy by its name; give them to {policy!r} itself")
     if policy is not None:
         policy = policy if managed is None else managed(policy)
+        policy = Guarded(policy, tuple(named("guard", one) for one in guards)) if guards else policy
         scale.check(policy, operators)
     return policy, None
 
@@ -128,7 +138,7 @@ def _told(
 ) -> ScalePolicy:
     if target_s is None or math.isinf(end):
         raise OptionError("'clairvoyant' needs a target to keep, and an end: give target=, and duration= or a trace")
-    return scaler.told(future_of(model, end, seed, max_slots), interval_s, target_s)
+    return foreseen(scaler, model, end, seed, max_slots, interval_s, target_s)
 
 
 def _end(model: Model, duration_s: float | None, records: int | None) -> float:
@@ -143,7 +153,8 @@ def _end(model: Model, duration_s: float | None, records: int | None) -> float:
     return end
 
 
-def _model(what: Model | Topology, rate: Rate | None, costs: str | Path | None) -> Model:
+def modelled(what: Model | Topology, rate: Rate | None, costs: str | Path | None) -> Model:
+    """What is to be simulated, in numbers: a topology's costs are measured, or read from a file."""
     if isinstance(what, Topology):
         from springtide.sim.profile import model_of
 

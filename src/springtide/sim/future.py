@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from springtide.model.rate import Rate
-from springtide.policy.scale.clairvoyant import Work
+from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen, Work
 from springtide.sim.draws import chances_of, generator
 from springtide.sim.kernels import Floats
 from springtide.sim.model import Model, Operator, Source
@@ -29,6 +30,20 @@ def future_of(model: Model, end_s: float, seed: int, max_slots: int) -> list[Wor
         limit = min(operator.parallelism or NO_LIMIT, max_slots)
         found.append(Work(operator.name, arrivals, mean, limit, (poisson + spread) / 2))
     return found
+
+
+def foreseen(
+    bound: Clairvoyant, model: Model, end_s: float, seed: int, max_slots: int, interval_s: float, target_s: float
+) -> Foreseen:
+    """The clairvoyant that knows this model's future. It thinks in stations, and is asked for operators: those that are chained
+    to others share their tasks, and have one replica each, so the first of a chain has what is left of the station's."""
+    told = bound.told(future_of(model, end_s, seed, max_slots), interval_s, target_s)
+    degrees: dict[str, tuple[int, ...]] = {}
+    for operator in model.operators:
+        own = tuple(max(1, replicas - (len(operator.folded) - 1)) for replicas in told.degrees[operator.name])
+        before = degrees.get(operator.head)  # one that runs in the tasks of several is dealt out to them
+        degrees[operator.head] = own if before is None else tuple(a + b for a, b in zip(before, own, strict=True))
+    return replace(told, degrees=degrees)
 
 
 def _per_second(rate: Rate, seconds: int) -> Floats:

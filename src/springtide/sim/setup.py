@@ -22,6 +22,7 @@ METRICS = (
     "throughput_degradation", "saved_resources", "speedup", "balance", "replicas", "replica_seconds", "slot_seconds",
     "executor_seconds", "reconfigurations", "downtime_ratio", "control_messages", "rows_in", "rows_out", "rows_lost",
     "rows_timed_out", "rows_there", "duration_s", "batches", "batch_ms", "constants", "operators",
+    "policy_failures", "policy_failure",
 )  # fmt: skip
 """What a summary has in either mode; None where it is undefined: in this mode, or without something to compare with."""
 

@@ -121,7 +121,8 @@ class Tide:
         late = parts @ weights * length
         most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
         clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
-        cost = paid * snapshot.interval_s + price * late + clearing
+        pauses = price * (snapshot.pause_s or 0.0) * (degrees != graph.degrees).any(axis=1)
+        cost = paid * snapshot.interval_s + price * late + clearing + pauses
         best = int(np.argmin(cost))
         return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
 
@@ -182,11 +183,12 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     """The series with this interval's blocks, the interval itself relative to its forecast, and the next forecast."""
     series, forecast = state.get("series", ENSEMBLE.initial()), state.get("forecast", 0.0)
     intervals, levels = list(state.get("intervals", ())), list(state.get("levels", ()))
-    if forecast > 0 and len(seconds) == state["bins"]:
+    as_before = len(seconds) == state.get("bins", len(seconds))
+    if not as_before:  # the interval has another length
+        intervals = [_resampled(np.array(one), len(seconds)).tolist() for one in intervals]
+    elif forecast > 0:
         intervals.append((seconds / forecast).tolist())
         levels.append(math.log(forecast))
-    elif forecast > 0:  # the interval has another length than before
-        intervals = [_resampled(np.array(one), len(seconds)).tolist() for one in intervals]
     blocks = _blocks(seconds)
     for block in blocks:
         series = ENSEMBLE.update(series, _demanded(block, target_s))
