@@ -15,6 +15,7 @@ import pytest
 import springtide as st
 from springtide.control import planner
 from springtide.control.fleet import Limits
+from springtide.control.hierarchy.hierarchy import Hierarchy
 from springtide.control.loop import ControlLoop
 from springtide.control.memory import MemoryCluster
 from springtide.control.monitor import Monitor
@@ -25,6 +26,7 @@ from springtide.model.report import BatchReport, TaskReport
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy.batch.read_limit import ReadLimit
+from springtide.policy.grant.token_bucket import TokenBucket
 from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 from springtide.record.folder import RunFolder
@@ -202,6 +204,22 @@ def test_branches_in_the_same_tasks_are_counted_once() -> None:
     assert set(planner.widths(diamond(), 4, None).values()) == {4}
     two = st.source.generate(number, rate=1).union(st.source.generate(number, rate=1, name="other"))
     assert planner.widths(two.to(st.sink.discard()).named("t"), 4, None)["union"] == 8
+
+
+def test_what_managers_are_refused_is_recorded_with_its_reason() -> None:
+    """No latency is known, so no token comes; asked for in both rounds, told in the first."""
+    clock, memory = Steps(), Memory()
+    policy = Hierarchy(Scripted("first 0:1 1:3"), TokenBucket(), 0.0, 0.0, 0.0)
+    loop = ControlLoop(
+        line(), policy, bounds=Bounds(8), read_limit=None, trigger_s=0.25, interval_s=1.0, clock=clock, actuators=[memory],
+        journal=memory, target_s=1.0,
+    )  # fmt: skip
+    for _ in range(2):
+        loop.report(batch(5))
+        clock.now += 1.0
+        loop.cycle()
+    (told,) = [entry for entry in memory.decisions if "refused" in entry]
+    assert told["refused"]["manager"] == "operator first" and "no H token" in str(told["reason"]) and told["at_s"] == 1.0  # type: ignore[index]
 
 
 def test_no_slots_are_refused() -> None:

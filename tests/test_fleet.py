@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.control.fleet import RELIEF_S, STARTING_S, Fleet, Judge, Limits
+from springtide.control.fleet import AGAIN_S, RELIEF_S, STARTING_S, Fleet, Judge, Limits
 from springtide.control.memory import MemoryCluster
 from springtide.errors import OptionError
+from springtide.model.executor import Executor
 from springtide.model.request import AddExecutors, Proposal, RemoveExecutor, Verdict
 from springtide.policy.place.release import leaving
+from springtide.spark import clusters, internals
+from springtide.spark.clusters import LocalCluster, SparkCluster
 
 
 @dataclass
@@ -84,6 +90,31 @@ def test_the_start_of_those_that_come_with_the_session_is_measured_too() -> None
     clock.now = 403.0
     again.add()
     fleet.look()  # 17 + (3 - 17)/2
+    assert fleet.starting_s == 10.0
+
+
+def test_one_that_comes_for_a_lost_one_is_no_start_of_the_session_where_nothing_is_asked_for() -> None:
+    """A dry run: nothing is ever asked for. Two come with the session, one dies, and another comes 100 s after the session."""
+    clock = Clock()
+    cluster = MemoryCluster(clock, 4.0)
+    fleet = Fleet(cluster, Limits(1, 6), clock)
+    fleet.look()
+    clock.now = 20.0
+    cluster.add()
+    cluster.add()
+    fleet.look()  # 8 + (20 - 8)/2 = 14, 14 + (20 - 14)/2 = 17
+    clock.now = 100.0
+    cluster.kill("0")
+    fleet.look()
+    clock.now = 104.0
+    fleet.look()
+    assert fleet.slots == 2 and fleet.starting_s == 17.0
+    again = MemoryCluster(clock, 4.0)
+    fleet.move(again)
+    fleet.look()
+    clock.now = 107.0
+    again.add()
+    fleet.look()  # with another session: 17 + (3 - 17)/2
     assert fleet.starting_s == 10.0
 
 
@@ -222,6 +253,118 @@ def test_a_fleet_that_only_looks_asks_for_nothing() -> None:
     for _ in range(9):
         step(fleet, clock, 6, 10.0)
     assert cluster.asked == [] and fleet.executor_seconds == 270.0
+
+
+# What the cluster did not do
+
+
+@dataclass
+class Deaf(MemoryCluster):
+    """One that is not reached: what it is told is counted, and nothing comes of it. ``going``: those it is letting go."""
+
+    hears: bool = False
+    told: list[Any] = None  # type: ignore[assignment]
+    going: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.told = []
+
+    def executors(self) -> tuple[Any, ...]:
+        return tuple(replace(one, leaving=one.name in self.going) for one in super().executors())
+
+    def ask(self, total: int) -> None:
+        self.told.append(total)
+        if self.hears:
+            super().ask(total)
+
+    def release(self, names: Sequence[str]) -> None:
+        self.told.append(tuple(names))
+        if self.hears:
+            super().release(names)
+
+
+def deaf(begin: int) -> tuple[Fleet, Deaf, Clock]:
+    clock = Clock()
+    cluster = Deaf(clock, 4.0)
+    for _ in range(begin):
+        cluster.add()
+    fleet = Fleet(cluster, Limits(1, 6), clock)
+    fleet.look()
+    return fleet, cluster, clock
+
+
+def test_what_the_cluster_did_not_hear_is_asked_for_again() -> None:
+    fleet, cluster, clock = deaf(1)
+    step(fleet, clock, 3)  # asked at 1 s, missed from 2 s on
+    for _ in range(61):
+        step(fleet, clock, 3)
+    assert clock.now == 62.0 and AGAIN_S == 30.0
+    assert cluster.told == [3, 3, 3], "at 1, 32 and 62 s: no more than every 30 s"
+    cluster.hears = True
+    for _ in range(34):
+        step(fleet, clock, 3)  # at 92 s it is heard, and 4 s later they are there
+    assert fleet.slots == 3 and cluster.told == [3, 3, 3, 3]
+    for _ in range(100):
+        step(fleet, clock, 3)
+    assert cluster.told == [3, 3, 3, 3], "all are there, so nothing is repeated"
+
+
+def test_a_lost_one_for_which_none_comes_is_asked_for() -> None:
+    fleet, cluster, clock = deaf(1)
+    step(fleet, clock, 2)
+    cluster.add()
+    cluster._there.pop("0")  # at 1 s, and the cluster does not care
+    for _ in range(30):
+        step(fleet, clock, 2)
+    assert cluster.told == [2]
+    step(fleet, clock, 2)  # missed at 2 s, 32 s now
+    assert cluster.told == [2, 2]
+
+
+def test_what_the_session_asked_for_is_not_asked_for_again() -> None:
+    """Two of its six are there when the fleet counts them: asking for two would let the other four never come."""
+    fleet, cluster, clock = deaf(2)
+    step(fleet, clock, 2)
+    cluster._there.pop("0")
+    for _ in range(100):
+        step(fleet, clock, 2)
+    assert cluster.told == []
+
+
+def test_those_that_start_are_not_missed() -> None:
+    fleet, cluster, clock = deaf(1)
+    cluster.hears = True
+    step(fleet, clock, 2)
+    step(fleet, clock, 2, 4.0)
+    cluster._there = {name: replace(one, starting=name == "1") for name, one in cluster._there.items()}
+    for _ in range(100):
+        step(fleet, clock, 2)
+    assert fleet.slots == 1 and cluster.told == [2]
+
+
+def test_those_that_the_cluster_did_not_let_go_are_let_go_again() -> None:
+    fleet, cluster, clock = deaf(3)
+    step(fleet, clock, 1)  # at 1 s two too many
+    step(fleet, clock, 1, 8.0)
+    assert cluster.told == [1, ("2", "1")]  # at 9 s
+    cluster.going = ("1",)  # one goes, and has something to do yet
+    for _ in range(60):
+        step(fleet, clock, 1)
+    assert cluster.told[2:] == [("2",), ("2",)], "at 39 and 69 s"
+    assert fleet.slots == 1
+    cluster.hears = True
+    for _ in range(100):
+        step(fleet, clock, 1)
+    assert cluster.told[4:] == [("2",)] and cluster.released == ["2"]
+
+
+def test_a_slow_start_is_measured_from_the_first_request() -> None:
+    """It takes 100 s, is asked for at 1 s, and again at 32, 62 and 92 s, which changes nothing: 8 + (100 - 8)/2."""
+    fleet, cluster, clock = made(starting_s=100.0)
+    for _ in range(101):
+        step(fleet, clock, 2)
+    assert cluster.asked == [2] * 4
+    assert fleet.slots == 2 and fleet.starting_s == 54.0
 
 
 # What is wanted is proposed
@@ -413,3 +556,108 @@ def test_as_many_leave_as_are_asked_to_and_none_twice(there: list[int], data: so
     left = [here - number for here, number in zip(there, going, strict=True)]
     if any(here > 1 for here in left):  # then nobody's last one was sent away, but where there was one only
         assert all(here or not number for here, number in zip(left, going, strict=True))
+
+
+# The threads of a cluster of Spark's
+
+
+class Backend:
+    """Stands in for Spark: executors that are there, and what it was asked. A warm-up is done at once."""
+
+    def __init__(self, _session: object = None) -> None:
+        self.there = ["0"]
+        self.did: list[object] = []
+        self.warmed: list[str] = []
+        self.gate = threading.Event()
+        self.broken = False
+
+    def executors(self) -> tuple[Executor, ...]:
+        return tuple(Executor(name, "host", 1) for name in self.there)
+
+    def names(self) -> list[str]:
+        if self.broken:
+            raise ConnectionError("the JVM did not answer")
+        return list(self.there)
+
+    def prepare_warm(self, name: str) -> None:
+        pass
+
+    def warm(self, name: str) -> None:
+        self.warmed.append(name)
+
+    def request_total(self, total: int) -> None:
+        self.gate.wait(HANGS_S)
+        self.did.append(total)
+        if total == 13:
+            raise ConnectionError("no")
+
+    def release(self, names: list[str]) -> None:
+        self.did.append(names)
+
+
+HANGS_S = 60.0
+"""After so long a test gives up; many times what anything here takes."""
+
+
+def until(happened: Callable[[], object]) -> None:
+    end = time.monotonic() + HANGS_S
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def spark_cluster(monkeypatch: pytest.MonkeyPatch) -> tuple[SparkCluster, Backend, set[threading.Thread]]:
+    """With the threads that it has started."""
+    backend, before = Backend(), set(threading.enumerate())
+    monkeypatch.setattr(internals, "ExecutorBackend", lambda session: backend)
+    cluster = SparkCluster(None, warm=True)
+    return cluster, backend, set(threading.enumerate()) - before
+
+
+def test_a_closed_cluster_does_what_it_was_asked_and_ends_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, backend, threads = spark_cluster(monkeypatch)
+    assert {thread.name for thread in threads} == {"springtide-cluster", "springtide-warm-up"}
+    until(lambda: backend.warmed == ["0"])
+    cluster.ask(3)
+    cluster.release(["0"])
+    cluster.close()
+    cluster.close()
+    backend.gate.set()  # only now the first is answered
+    for thread in threads:
+        thread.join(HANGS_S)
+        assert not thread.is_alive(), thread.name
+    assert backend.did == [3, ["0"]]
+    backend.there.append("1")
+    assert [one.starting for one in cluster.executors()] == [False, False], "nobody warms it up, so it is ready"
+    assert backend.warmed == ["0"]
+    LocalCluster().close()
+    MemoryCluster(Clock()).close()
+
+
+def test_an_errand_that_fails_is_told_once_and_the_next_is_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, backend, threads = spark_cluster(monkeypatch)
+    backend.gate.set()
+    for done, total in enumerate((13, 13, 4, 13), start=1):
+        cluster.ask(total)
+        until(lambda done=done: len(backend.did) == done)  # type: ignore[misc]
+    cluster.close()
+    for thread in threads:
+        thread.join(HANGS_S)
+    assert backend.did == [13, 13, 4, 13]
+    # the first, and the one after it went well
+    assert caplog.messages == ["the cluster did not do what it was asked: ConnectionError('no')"] * 2
+
+
+def test_executors_are_ready_when_warming_up_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "LOOK_S", 0.001)
+    cluster, backend, threads = spark_cluster(monkeypatch)
+    until(lambda: backend.warmed == ["0"])
+    backend.broken = True
+    (watch,) = [thread for thread in threads if thread.name == "springtide-warm-up"]
+    watch.join(HANGS_S)
+    assert not watch.is_alive()
+    backend.there.append("1")
+    assert [(one.name, one.starting) for one in cluster.executors()] == [("0", False), ("1", False)]
+    cluster.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from springtide.bench import rounds
 from springtide.control.hierarchy import Hierarchy
 from springtide.control.hierarchy.gathering import gathered, whole
 from springtide.control.hierarchy.local import local_views
+from springtide.control.hierarchy.refusals import refused
 from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import Rate
@@ -305,16 +305,14 @@ def test_a_moved_replica_has_to_settle_too() -> None:
 # What is granted
 
 
-def test_verdicts_are_told_in_requests_and_in_the_state(caplog: pytest.LogCaptureFixture) -> None:
+def test_verdicts_are_told_in_requests_and_in_the_state() -> None:
     policy = Hierarchy(Wants({"a": 3, "b": 4, "c": 1}), TokenBucket(period=30.0))
-    with caplog.at_level(logging.DEBUG, "springtide.control"):
-        state, requests = policy.decide(policy.initial(), snapshot(*map(operator, "abc")), RNG)
+    state, requests = policy.decide(policy.initial(), snapshot(*map(operator, "abc")), RNG)
     # 30 s are over and 300 ms are above 225: one H token, for b, whose score is higher
     assert requests == (Request("b", 4, "wants 4; granted: H token 1 of 1", 0.4),)
     found = verdicts(state)
     assert [found[f"operator {name}"]["granted"] for name in "abc"] == [False, True, False]
     assert found["operator c"]["reason"] == "no L token: 300 ms is above 125 ms"
-    assert "no L token: 300 ms is above 125 ms" in caplog.text
     assert [Verdict.from_json(one).to_json() for one in state["verdicts"]] == state["verdicts"]
 
 
@@ -324,6 +322,98 @@ def test_the_application_sees_the_response_time_of_its_whole_period() -> None:
     shown = [snapshot(operator("a"), interval_s=10.0, latency=Latency(ms, ms, ms, ms)) for ms in (100.0, 100.0, 500.0)]
     _, found = rounds_of(policy, *shown, state={**policy.initial(), "application_asked": 0.0})
     assert found == [{}, {}, {"a": 3}]
+
+
+def test_the_response_time_of_a_round_without_a_batch_is_that_of_the_last_one_with_any() -> None:
+    """Rounds of 1 s, batches of 4 s, tokens every 6 s: no batch ends in the sixth second, and the token comes none the less."""
+    policy = Hierarchy(Wants({"a": 3}), TokenBucket(period=6.0), 0.0, 0.0, 0.0)
+    slow = Latency(300, 300, 300, 300)
+    shown = [snapshot(operator("a"), interval_s=1.0, latency=slow if second == 4 else None) for second in range(1, 7)]
+    state, found = rounds_of(policy, *shown)
+    assert found == [{}, {}, {}, {}, {}, {"a": 3}]
+    # what was before a change tells nothing of what is after it
+    state, found = rounds_of(
+        policy, *[snapshot(operator("a", 2 if i else 1), interval_s=6.0, latency=None) for i in range(2)], state=state
+    )
+    assert found == [{}, {}]
+    assert verdicts(state)["operator a"]["reason"] == "no H token: the response time is not known"
+
+
+def test_a_state_of_before_the_last_response_time_was_kept_is_gone_on_with() -> None:
+    policy = Hierarchy(Wants({"a": 3}), TokenBucket(period=30.0))
+    old = {name: value for name, value in policy.initial().items() if name not in ("refused", "refusing")}
+    old["application"] = {name: value for name, value in old["application"].items() if name != "response_ms"}
+    _, found = rounds_of(policy, snapshot(operator("a")), state=old)
+    assert found == [{"a": 3}]
+
+
+# What is refused is told once
+
+
+def told(policy: Any, *shown: Snapshot, state: State | None = None) -> tuple[State, list[list[tuple[str, str]]]]:
+    """Of each round who was newly refused, and why."""
+    state, found = policy.initial() if state is None else state, []
+    for one in shown:
+        state, _ = policy.decide(state, one, RNG)
+        new = refused(policy, json.loads(json.dumps(state)))
+        found.append([(entry["refused"]["manager"], entry["reason"]) for entry in new])
+    return state, found
+
+
+FAST = Latency(180, 180, 180, 180)
+"""Between 125 and 225 ms: no token comes."""
+
+
+@pytest.mark.parametrize("guards", [(), (Bounds(most=9),)])
+def test_a_refusal_is_told_once_while_it_goes_on(guards: tuple[Any, ...]) -> None:
+    def made(**degrees: int) -> Any:
+        policy = Hierarchy(Wants(degrees), TokenBucket(), 0.0, 0.0, 0.0)
+        return Guarded(policy, guards) if guards else policy
+
+    shown = snapshot(operator("a"), operator("b"), interval_s=10.0, latency=FAST)
+    more, less = "no H token: 180 ms is below 225 ms", "no L token: 180 ms is above 125 ms"
+    state, found = told(made(a=3), shown, shown)
+    assert found == [[("operator a", more)], []]
+    state, found = told(made(a=4, b=3), shown, shown, state=state)  # another number is the same wish
+    assert found == [[("operator b", more)], []]
+    state, found = told(made(a=1, b=3), shown, state=state)
+    assert found == [[("operator a", less)]]
+    state, found = told(made(), *[shown] * 5, state=state)  # nobody asks for 50 s
+    assert found == [[]] * 5
+    state, found = told(made(b=3), shown, state=state)  # 60 s after it was last refused
+    assert found == [[]]
+    state, found = told(made(), *[shown] * 6, state=state)
+    state, found = told(made(b=3), shown, state=state)  # 70 s after that
+    assert found == [[("operator b", more)]]
+
+
+def test_a_refusal_is_told_again_after_it_was_granted() -> None:
+    """Tokens every 30 s, rounds every 10 s: granted at 30 s, and refused again at 40 s."""
+    policy = Hierarchy(Wants({"a": 3}), TokenBucket(period=30.0), 0.0, 0.0, 0.0)
+    _, found = told(policy, *[snapshot(operator("a"), interval_s=10.0)] * 5)
+    every = "one comes every 30 s"
+    assert found == [
+        [("operator a", f"no H token: the next is due in 20 s, {every}")], [], [],
+        [("operator a", f"no H token: the next is due in 20 s, {every}")], [],
+    ]  # fmt: skip
+
+
+def test_a_proposal_that_waits_is_not_refused_yet() -> None:
+    policy = Hierarchy(Wants({"a": 3}), TokenBucket(), 0.0, 30.0, 0.0)
+    start = {**policy.initial(), "application_asked": 0.0}
+    _, found = told(policy, *[snapshot(operator("a"), interval_s=10.0, latency=FAST)] * 7, state=start)
+    assert [len(new) for new in found] == [0, 0, 1, 0, 0, 0, 0]
+
+
+def test_of_many_refusals_some_are_told_now_and_the_others_next() -> None:
+    many = snapshot(*[operator(f"o{i}", 2) for i in range(150)], latency=FAST)
+    _, found = told(Hierarchy(Wants({f"o{i}": 3 for i in range(150)}), TokenBucket()), many, many, many)
+    assert [len(new) for new in found] == [100, 50, 0]
+    assert len({who for new in found for who, _ in new}) == 150
+
+
+def test_who_has_no_managers_is_refused_nothing() -> None:
+    assert refused(Static(), {"refused": "something of its own"}) == []
 
 
 def test_a_budget_holds_for_all_operators_together() -> None:

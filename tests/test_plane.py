@@ -40,7 +40,9 @@ from springtide.model.plan import Plan, Request
 from springtide.model.rate import sampled
 from springtide.model.report import BatchReport, Latency, TaskReport
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
+from springtide.policy.grant.all import All
 from springtide.policy.grant.token_bucket import TokenBucket
+from springtide.policy.scale.threshold import Threshold
 from springtide.sim import Constant, Model, Operator, Source, simulate
 from test_control import Memory, line
 
@@ -175,6 +177,38 @@ def test_managers_have_their_times() -> None:
     assert times == (10.0, 30.0, 0.0, True)
 
 
+def test_managers_have_bounds_and_a_threshold_of_migration() -> None:
+    spec = Spec(
+        "threshold", operators=("parse", "rank"), grant="all", managers="migrate-above=0.7, bound.parse=5ms, bound.rank=2s"
+    )
+    policy = make(spec).policy
+    assert isinstance(policy, Hierarchy)
+    assert (policy.migration, policy.migrate_above, policy.bounds_ms) == (True, 0.7, {"parse": 5.0, "rank": 2_000.0})
+    plain = make(Spec("threshold", grant="all", managers="migrate-above=0.7, migration=off")).policy
+    assert isinstance(plain, Hierarchy) and not plain.migration
+    unset = make(Spec("threshold", grant="all")).policy
+    assert unset == Hierarchy(Threshold(), All(), 0.0, 0.0, 0.0, {}, migration=False, migrate_above=0.8)
+
+
+@pytest.mark.parametrize(
+    ("managers", "told"),
+    [
+        ("migration=perhaps", "migration=perhaps is not allowed; write migration=on or migration=off"),
+        ("migration", "migration= is not allowed"),
+        ("migrate-above=much", "migrate-above=much is not a number; give a share from 0 to 1"),
+        ("migrate-above=2", "migrate_above=2.0 is not allowed; give a share, from 0 to 1"),
+        ("migrate-above=nan", "give a share, from 0 to 1"),
+        ("bound.parse=soon", "managers bound.parse 'soon' is not a duration"),
+        ("bound.parse=0s", "bounds_ms of 'parse' is 0.0; give milliseconds, more than 0"),
+        ("bound.pars=5ms", "names 'pars', which is no operator; did you mean 'parse'"),
+        ("bounds=5ms", "Allowed: application, bound.OPERATOR, migrate-above, migration, operators, settle"),
+    ],
+)
+def test_what_managers_cannot_be_told_is_refused(managers: str, told: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(told)):
+        make(Spec("threshold", operators=("parse",), grant="all", managers=managers))
+
+
 def test_what_the_drivers_script_defines_cannot_be_moved() -> None:
     assert not Spec("__main__:Mine").movable
     assert Spec("plane_policies:Moody").movable
@@ -278,6 +312,20 @@ def test_the_answers_are_those_of_the_policy_in_process(
     assert asked > 0
     assert remote.close() == json.loads(json.dumps(state))
     assert remote.restarts == 0
+
+
+@pytest.mark.parametrize("guards", [(), ("bounds:most=9",)])
+def test_what_managers_are_refused_comes_with_the_answers_once(guards: tuple[str, ...], made: Made) -> None:
+    """Three replicas are asked for in every second; a run without a target has no tokens."""
+    remote = made(Spec("static", {"degree": 3}, guards, ("first",), grant="token-bucket"), CALM)
+    assert remote.refusals() == []
+    for number in (1, 2, 3):
+        assert remote.decide(remote.initial(), snapshot(number), RNG)[1] == ()
+    (entry,) = remote.refusals()
+    assert entry["reason"] == "no H token: the run has no target"
+    assert entry["refused"]["manager"] == "operator first"
+    assert entry["refused"]["action"] == {"kind": "scale-out", "operator": "first", "before": 1, "after": 3, "nodes": []}
+    assert remote.refusals() == []
 
 
 def test_what_was_learned_before_is_where_it_begins(tmp_path: Path, made: Made) -> None:
@@ -485,6 +533,7 @@ LOST = {
     "empty": (BEGINS + "line(); tell({})", "answered nonsense: KeyError.'number'"),
     "another": (BEGINS + "line(); tell({'number': 10**6, 'requests': []})", "an answer to 1000000, not to"),
     "no requests": (BEGINS + "tell({'number': line()['number'], 'requests': [7]})", "nonsense: TypeError"),
+    "refused": (BEGINS + "tell({'number': line()['number'], 'requests': [], 'refused': [7]})", "nonsense: TypeError"),
     "none": (BEGINS + "tell({'number': line()['number'], 'requests': None})", "nonsense: TypeError"),
     "unasked": (BEGINS + "print('hello', flush=True); line()", "told what nobody asked for: b'hello|nonsense, b'hello"),
     "endless": (BEGINS + "line()\nwhile True: sys.stdout.write('x' * 10_000)", "over 1,000,000 bytes, and no end"),

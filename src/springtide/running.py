@@ -176,13 +176,18 @@ def run(
                 conf=conf, py_files=py_files, archives=archives, log=folder.path / "spark.log",
             )  # fmt: skip
 
+        employed = contextlib.ExitStack()  # ends the threads of the cluster in use
+
         def opened(session: Any) -> None:
+            employed.close()  # of a session whose driver died
             wanted = executors or ("elastic" if spark is None else "fixed")
             elastic = wanted == "elastic" and not clusters.is_local(session)
             cores = clusters.cores_each(session) if elastic else 1
             limits = Limits(min_executors, math.ceil(max_slots / cores), cores)
             caching = bool(topology.stateful) and store.is_uri(held.state_root())
-            loop.employ(clusters.cluster_of(session, elastic), limits, elastic, caching)
+            cluster = clusters.cluster_of(session, elastic)
+            employed.callback(cluster.close)
+            loop.employ(cluster, limits, elastic, caching)
 
         driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened, state=state)
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),
@@ -198,6 +203,7 @@ def run(
             finally:
                 with contextlib.ExitStack() as endings:  # the last first, each whatever becomes of the others
                     endings.callback(driver.close, stop_session=spark is None)
+                    endings.callback(employed.close)
                     endings.callback(journal.close)
                     endings.callback(routing.close)
                     loop.stop()

@@ -47,7 +47,9 @@ def cli(verbose: bool) -> None:
     help="What stands between policy and plan; such as cooldown:before_out=30s.",
 )
 @click.option("--grant", metavar="NAME:P=V,…", help="Hierarchical control, and who grants: all, token-bucket or budget.")
-@click.option("--managers", default="", help="Their times, such as operators=10s,application=30s,settle=30s.")
+@click.option(
+    "--managers", default="", help="Their times, bounds and more, such as operators=10s,settle=30s; see docs/control.md."
+)
 @click.option("--shed-after", help="Leave out records older than this when their batch starts, and count them; such as 30s.")
 @click.option("--queue-limit", type=click.IntRange(1), help="When more wait than this, leave out the oldest, and count them.")
 @click.option("--dry-run", is_flag=True, help="Decide and record, but change no degree: all slots stay in use.")

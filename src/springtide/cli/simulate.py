@@ -26,7 +26,9 @@ from springtide.model.duration import seconds
 @click.option("--policy", default="tide", show_default=True, help="Who decides the degrees; see `springtide policies`.")
 @click.option("--guard", "guards", multiple=True, metavar="NAME:P=V,…", help="What stands between policy and plan; repeatable.")
 @click.option("--grant", metavar="NAME:P=V,…", help="Hierarchical control, and who grants: all, token-bucket or budget.")
-@click.option("--managers", default="", help="Their times, such as operators=10s,application=30s,settle=30s.")
+@click.option(
+    "--managers", default="", help="Their times, bounds and more, such as operators=10s,settle=30s; see docs/control.md."
+)
 @click.option("--starting", default="0s", show_default=True, help="How long a new replica takes to come.")
 @click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
 @click.option(

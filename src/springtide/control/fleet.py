@@ -23,6 +23,8 @@ STARTING_S = 8.0
 """How long an executor takes to come, until that was measured: 7.8 s on a standalone cluster of one machine."""
 LONGEST_START_S = 300.0
 """One that was asked for and has not come after so long is no longer waited for: the cluster has no room."""
+AGAIN_S = 30.0
+"""What was asked of the cluster and is not seen after so long is asked again: the cluster manager may not have heard it."""
 NEWEST = 0.5
 """What the newest start counts in the mean."""
 RELIEF_S = 300.0
@@ -62,6 +64,7 @@ class Fleet:
     More are asked for at once. One too many is kept for as long as it takes to start one, because that is what it costs to
     get it back: whatever comes, no more than twice is paid of what somebody pays who knows the future (the ski rental rule).
     Those with the fewest tasks go first, then the newest; but where hosts cache state, those with whom the least of it goes.
+    What the cluster was asked and did not do is asked again.
     """
 
     cluster: Cluster
@@ -76,15 +79,19 @@ class Fleet:
     _there: tuple[Executor, ...] = ()
     _paid: int = 0  # those that were there when it last looked, also the leaving ones
     _asked: int = 0
+    _requested: int = 0  # the same, but 0 until the cluster was asked: those that come with the session are its own business
     _awaited: list[float] = field(default_factory=list)  # when each that has not come yet was asked for
     _spare_since: list[float] = field(default_factory=list)  # since when there are at least 1, 2, … too many
-    _leaving: set[str] = field(default_factory=set)
+    _short_since: float | None = None  # since when there are fewer than were asked for, or since that was asked again
+    _leaving: dict[str, float] = field(default_factory=dict)  # those that were let go, and when they were last told to go
     _looked: float | None = None
     _used: Mapping[str, float] = field(default_factory=dict)  # cores by host, in the last interval
     _refused: frozenset[str] = frozenset()  # in the last round, and told
     _relieved: dict[str, float] = field(default_factory=dict)  # when an executor of a host was last sent elsewhere
     _kept: set[str] = field(default_factory=set)  # since then, though they were granted to go, and told
     _begun: float = field(init=False)  # when the session was there, which has asked for its first executors
+    _names: frozenset[str] = frozenset()  # of all that were seen when it last looked
+    _lost: bool = False  # whether any has gone since the session was there, so that another comes in its place
 
     def __post_init__(self) -> None:
         self._begun = self.clock()
@@ -92,8 +99,8 @@ class Fleet:
     def move(self, cluster: Cluster) -> None:
         """Go on with the executors of another session, after the first one's driver died."""
         self.cluster, self._there, self._paid, self._asked, self._looked = cluster, (), 0, 0, None
-        self._begun = self.clock()
-        self._awaited, self._spare_since, self._leaving, self._relieved = [], [], set(), {}
+        self._requested, self._begun, self._names, self._lost = 0, self.clock(), frozenset(), False
+        self._awaited, self._spare_since, self._short_since, self._leaving, self._relieved = [], [], None, {}, {}
 
     @property
     def slots(self) -> int | None:
@@ -115,21 +122,25 @@ class Fleet:
         )  # fmt: skip
 
     def look(self) -> None:
-        """See who is there, and learn how long a start takes."""
+        """See who is there, learn how long a start takes, and ask again for what was not done."""
         now, seen = self.clock(), self.cluster.executors()
         before = {executor.name: executor for executor in self._there}
         passed = now - self._looked if self._looked is not None else 0.0
         self.executor_seconds += passed * self._paid
-        self._leaving &= {executor.name for executor in seen}
-        gone = self._leaving
-        there = tuple(one for one in seen if not (one.leaving or one.starting or one.name in gone))
+        names = frozenset(executor.name for executor in seen)
+        self._lost = self._lost or not self._names <= names
+        self._leaving = {name: told for name, told in self._leaving.items() if name in names}
+        staying = [one for one in seen if not (one.leaving or one.name in self._leaving)]
+        there = tuple(one for one in staying if not one.starting)
         if self._looked is not None:
             for _ in [executor for executor in there if executor.name not in before]:
                 self._arrived(now)
         if passed > 0:
             self._used = _used(before, there, passed)
         self._awaited = [at for at in self._awaited if now - at < LONGEST_START_S]
-        self._there, self._paid, self._looked = there, len(seen), now
+        self._there, self._paid, self._looked, self._names = there, len(seen), now, names
+        self._ask_again(now, len(staying))
+        self._release_again(now, {one.name for one in seen if one.leaving})
 
     def follow(self, slots: int, reason: str = "") -> None:
         """Ask for what is missing, and let go what was not needed for long enough, as far as that is granted."""
@@ -221,20 +232,39 @@ class Fleet:
         self._refused = frozenset(refused)
         return [verdict.action for verdict in verdicts if verdict.action is not None]
 
+    def _ask_again(self, now: float, there: int) -> None:
+        """A start is measured from when it was first asked for: most often it was heard, and the executor takes that long."""
+        if there >= self._requested:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = now
+        elif now - self._short_since >= AGAIN_S:
+            log.debug("%d of %d executors are there: asking again", there, self._requested)
+            self._short_since = now
+            self.cluster.ask(self._requested)
+
+    def _release_again(self, now: float, going: set[str]) -> None:
+        """Those that the cluster does not know to be going, though they were told to: they are paid for, and of no use."""
+        deaf = tuple(name for name, told in self._leaving.items() if name not in going and now - told >= AGAIN_S)
+        if deaf:
+            log.debug("executors %s are there still: letting them go again", ", ".join(deaf))
+            self._leaving |= dict.fromkeys(deaf, now)
+            self.cluster.release(deaf)
+
     def _want(self, total: int, going: tuple[str, ...], reason: str) -> None:
         log.info("executors %d → %d%s: %s", self._asked, total, f", letting go {', '.join(going)}" if going else "", reason)
         self.tell({"executors": {"from": self._asked, "to": total, "released": list(going)}, "reason": reason})
         self._awaited = self._awaited[: max(0, total - len(self._there))]
-        self._asked = total
+        self._asked, self._requested, self._short_since = total, total, None
         self.cluster.ask(total)
         if going:
             self.cluster.release(going)
-            self._leaving |= set(going)
+            self._leaving |= dict.fromkeys(going, self.clock())
             self._there = tuple(one for one in self._there if one.name not in going)
 
     def _arrived(self, now: float) -> None:
         """One came: the oldest that was asked for, or with the session; else it replaces one that was lost."""
-        with_session = not self._asked and now - self._begun < LONGEST_START_S
+        with_session = not (self._asked or self._lost) and now - self._begun < LONGEST_START_S
         asked = self._awaited.pop(0) if self._awaited else self._begun if with_session else None
         if asked is not None:
             self.starting_s += NEWEST * (now - asked - self.starting_s)

@@ -17,6 +17,7 @@ import numpy as np
 from springtide.control import planner
 from springtide.control.fleet import Fleet, Limits
 from springtide.control.hierarchy.executors import ExecutorGrants
+from springtide.control.hierarchy.refusals import refused
 from springtide.control.monitor import Monitor
 from springtide.control.plane.remote import RemotePolicy
 from springtide.control.planner import Bounds
@@ -231,6 +232,7 @@ class ControlLoop:
             state, requests = self._policy.decide(before, snapshot, self._rng)
             requests = tuple(request.checked(self._topology.by_name) for request in requests)
             self._policy_state = state
+            self._tell_refused(state, snapshot)
         except Exception as error:  # a policy is anybody's code; whatever it raises must not reach the data flow
             self.failures += 1
             self.first_failure = self.first_failure or repr(error)
@@ -240,6 +242,14 @@ class ControlLoop:
             return ()
         self._failing = False
         return requests
+
+    def _tell_refused(self, state: State, snapshot: Snapshot) -> None:
+        """What the application's manager did not grant, and why: each once while it goes on."""
+        told = self._policy.refusals() if isinstance(self._policy, RemotePolicy) else refused(self._policy, state)
+        for one in told:
+            who, what, why = one["refused"]["manager"], one["refused"]["action"]["kind"], one["refused"]["reason"]
+            log.info("refused: %s of %s (%s): %s", what, who, why, one["reason"])
+            self._journal.decision({**one, "at_s": round(snapshot.at, 3)})
 
     def _make_plan(
         self, snapshot: Snapshot | None, requests: Sequence[Request], degrees: Mapping[str, int] | None = None

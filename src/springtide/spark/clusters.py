@@ -40,18 +40,22 @@ class LocalCluster:
     def release(self, names: Sequence[str]) -> None:
         """Nothing goes."""
 
+    def close(self) -> None:
+        """Nothing runs."""
+
 
 class SparkCluster:
     """Standalone, YARN and Kubernetes, through the driver. What is asked of them is carried out by a thread of its own.
 
     A cluster manager may take two minutes to answer. Only the newest number that was asked for matters, so one that is
-    overtaken while it waits is dropped. With ``warm`` a new executor starts Python before it counts as ready.
+    overtaken while it waits is dropped. What fails is told once, and not tried again: who asked sees that nothing came of it.
+    With ``warm`` a new executor starts Python before it counts as ready. ``close`` when nobody needs it any more.
     """
 
     def __init__(self, session: Any, warm: bool = False) -> None:
         self._backend = internals.ExecutorBackend(session)
         self._wanted: int | None = None
-        self._errands: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._errands: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None: that was all
         self._cold: WarmUp | None = WarmUp(self._backend) if warm else None
         threading.Thread(target=self._run_errands, name="springtide-cluster", daemon=True).start()
 
@@ -68,30 +72,40 @@ class SparkCluster:
     def release(self, names: Sequence[str]) -> None:
         self._errands.put(lambda: self._backend.release(list(names)))
 
+    def close(self) -> None:
+        """End its threads, after what was asked before; returns at once, and may be repeated. The executors stay."""
+        if self._cold is not None:
+            self._cold.close()
+        self._errands.put(None)
+
     def _ask_newest(self) -> None:
         total, self._wanted = self._wanted, None
         if total is not None:
             self._backend.request_total(total)
 
     def _run_errands(self) -> None:
-        while True:
-            errand = self._errands.get()
+        failing = False
+        while (errand := self._errands.get()) is not None:
             try:
                 errand()
+                failing = False
             except Exception as error:  # noqa: BLE001  the JVM may be gone, the cluster manager away: the run goes on
-                log.warning("the cluster did not do what it was asked: %r", error)
+                if not failing:  # once: it will be asked again and again
+                    log.warning("the cluster did not do what it was asked: %r", error)
+                failing = True
 
 
 class WarmUp:
     """Looks for new executors, and has each start Python at once: until then its only slot is taken, and no batch waits for it.
 
-    When something fails, executors count as ready, as they would without this.
+    When something fails, or after ``close``, executors count as ready, as they would without this.
     """
 
     def __init__(self, backend: internals.ExecutorBackend) -> None:
         self._backend = backend
         self._started: dict[str, tuple[float, Any]] = {}
         self._until = 0.0  # up to then some are expected
+        self._over = threading.Event()
         self.expect()
         threading.Thread(target=self._watch, name="springtide-warm-up", daemon=True).start()
 
@@ -100,23 +114,30 @@ class WarmUp:
         self._until = time.monotonic() + EXPECTED_S
 
     def ready(self, executor: Executor) -> bool:
+        if self._over.is_set():
+            return True
         begun, warming = self._started.get(executor.name, (None, None))
         if begun is None:
             return False
         return warming is None or time.monotonic() - begun > LONGEST_WARM_UP_S or bool(warming.isCompleted())
 
+    def close(self) -> None:
+        """Warm up no more."""
+        self._over.set()
+
     def _watch(self) -> None:
         try:
-            while True:
+            while not self._over.is_set():
                 for name in self._backend.names():
                     if name not in self._started:
                         self._started[name] = (time.monotonic(), self._warmed(name))
                 expected = time.monotonic() < self._until
                 if expected:
                     self._prepare()
-                time.sleep(LOOK_S if expected else SELDOM_S)
+                self._over.wait(LOOK_S if expected else SELDOM_S)
         except Exception as error:  # noqa: BLE001  the JVM is gone, and its executors with it
             log.debug("no executor is warmed up any more: %r", error)
+            self._over.set()
 
     def _prepare(self) -> None:
         last = max((int(name) for name in self._started if name.isdigit()), default=-1)

@@ -284,7 +284,8 @@ class ExecutorBackend:
 
     def request_total(self, total: int) -> None:
         """Blocks until the cluster manager has answered, which may take ``spark.rpc.askTimeout``."""
-        self._context.requestTotalExecutors(total, 0, self._jvm.PythonUtils.toScalaMap({}))
+        if not self._context.requestTotalExecutors(total, 0, self._jvm.PythonUtils.toScalaMap({})):
+            raise RuntimeError(f"the cluster manager did not take the request for {total} executors")
 
     def release(self, names: list[str]) -> None:
         """Decommission where that is enabled: the executor takes no more tasks, and goes when it has none; else kill."""

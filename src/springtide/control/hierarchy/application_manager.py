@@ -23,7 +23,8 @@ from springtide.policy.scale.measured import known_costs
 class ApplicationManager:
     """The state has ``clock``, the seconds that it was asked over; ``where``, each operator's replicas, and ``changed``, when
     they last became others; ``cost_s``, what a record costs at each operator; ``response``, the response times since the last
-    round, as their sum over time and that time; and ``grant``, what the granting policy remembers.
+    round, as their sum over time and that time; ``response_ms``, their mean in the last round that had any, unless there was a
+    change since; and ``grant``, what the granting policy remembers.
     """
 
     grant: GrantPolicy
@@ -32,7 +33,8 @@ class ApplicationManager:
 
     def initial(self) -> State:
         return {
-            "clock": 0.0, "where": {}, "changed": None, "cost_s": {}, "response": [0.0, 0.0], "grant": self.grant.initial(),
+            "clock": 0.0, "where": {}, "changed": None, "cost_s": {}, "response": [0.0, 0.0], "response_ms": None,
+            "grant": self.grant.initial(),
         }  # fmt: skip
 
     def seen(self, state: State, snapshot: Snapshot) -> tuple[State, bool]:
@@ -40,9 +42,9 @@ class ApplicationManager:
         now = state["clock"] + snapshot.interval_s
         # Not the degrees alone: a replica that moved pauses the application too.
         where = {o.name: [o.degree, *(replica.node for replica in o.replicas)] for o in snapshot.operators}
-        changed = state["changed"]
+        changed, response_ms = state["changed"], state.get("response_ms")
         if any(_other(state["where"].get(name), home) for name, home in where.items()):
-            changed = state["clock"]  # it was made when the last round was over
+            changed, response_ms = state["clock"], None  # it was made when the last round was over
         held = changed is not None and state["clock"] < changed + self.settle_s - SLACK_S
         total, seconds = state["response"]
         if snapshot.latency is not None and math.isfinite(snapshot.latency.mean) and not held:
@@ -50,6 +52,7 @@ class ApplicationManager:
         costs = state["cost_s"] if held else known_costs(state["cost_s"], snapshot)
         return {
             **state, "clock": now, "where": where, "changed": changed, "cost_s": costs, "response": [total, seconds],
+            "response_ms": response_ms,
         }, held  # fmt: skip
 
     def bounds(self, state: State, snapshot: Snapshot) -> dict[str, float]:
@@ -63,19 +66,21 @@ class ApplicationManager:
         """A round: a verdict on every proposal. What was proposed before something else changed the operator is refused."""
         outdated = {id(proposal): reason for proposal in proposals if (reason := _outdated(proposal, snapshot))}
         fresh = [proposal for proposal in proposals if id(proposal) not in outdated]
-        grant, found = self.grant.decide(state["grant"], fresh, self._view(state, snapshot))
+        view = self._view(state, snapshot)
+        grant, found = self.grant.decide(state["grant"], fresh, view)
         if len(found) != len(fresh):
             raise ValueError(f"{self.grant.name!r} gave {len(found)} verdicts on {len(fresh)} proposals; it owes one on each")
         stale = tuple(Verdict(proposal, None, outdated[id(proposal)]) for proposal in proposals if id(proposal) in outdated)
-        return {**state, "grant": grant, "response": [0.0, 0.0]}, (*found, *stale)
+        return {**state, "grant": grant, "response": [0.0, 0.0], "response_ms": view.response_ms}, (*found, *stale)
 
     def _view(self, state: State, snapshot: Snapshot) -> View:
+        """With rounds of 1 s and batches of 4 s, three rounds of four measure nothing: there the last response time holds."""
         total, seconds = state["response"]
         target = snapshot.target_s
         executors = [executor for node in snapshot.nodes for executor in node.executors]
         return View(
             now=state["clock"],
-            response_ms=total / seconds if seconds > 0 else None,
+            response_ms=total / seconds if seconds > 0 else state.get("response_ms"),
             target_ms=1000 * target if target else None,
             replicas=sum(operator.degree for operator in snapshot.operators),
             executors=len(executors) or None,

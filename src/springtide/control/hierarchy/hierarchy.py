@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,11 @@ from springtide.policy.scale import ScalePolicy, State, check
 log = logging.getLogger("springtide.control")
 
 KEPT = 100
-"""So many verdicts of a round are kept in the state, those that granted something first."""
+"""So many verdicts of a round are kept in the state, those that granted something first; so many refusals are told in one."""
+
+ENDED_S = 60.0
+"""A request that was not refused for so long, and the managers' periods, is no longer; told again if it comes again. A manager
+that measures nothing, as in an interval in which no batch ended, asks for nothing, and will ask again."""
 
 _T = TypeVar("_T")
 
@@ -48,7 +52,9 @@ class Hierarchy:
     an operator; where it is not given, the operator's share of the target, by cost. With ``migration`` replicas, or executors,
     move away from nodes of which more than ``migrate_above`` is in use. ``delays``: between nodes, in ms.
 
-    In the state ``verdicts`` are those of the last round, and ``messages`` how many were exchanged in it.
+    In the state ``verdicts`` are those of the last round, and ``messages`` how many were exchanged in it. ``refused`` are the
+    refusals that are to be told, each once, and again when it had ended in between; ``refusing`` says when those that go on
+    were last refused.
 
     >>> from springtide.policy.grant.token_bucket import TokenBucket
     >>> from springtide.policy.scale.threshold import Threshold
@@ -88,6 +94,7 @@ class Hierarchy:
         return {
             "application": self._application.initial(), "application_asked": None, "operators_asked": None, "gathered": None,
             "operators": {}, "failing": [], "pending": [], "verdicts": [], "messages": 0,
+            "refused": [], "refusing": {},
         }  # fmt: skip
 
     def check(self, operators: Sequence[str]) -> None:
@@ -100,7 +107,7 @@ class Hierarchy:
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         seed, watch = int(rng.integers(2**63)), _Watch(state["failing"])
         application, held = self._application.seen(state["application"], snapshot)
-        state = {**state, "application": application, "messages": 0}
+        state = {**state, "application": application, "messages": 0, "refused": []}
         state, measured = self._measured(state, snapshot, held)
         proposals: list[Proposal] = []
         if measured is not None:
@@ -156,12 +163,13 @@ class Hierarchy:
         if judged is None:
             judged = state["application"], tuple(Verdict(one, None, f"{self.grant.name} failed") for one in waiting)
         application, verdicts = judged
-        _log_refused(verdicts)
+        ended_s = ENDED_S + self.operator_period_s + self.application_period_s
+        told, refusing = _refused(state.get("refusing", {}), verdicts, now, ended_s)
         kept = sorted(verdicts, key=lambda verdict: not verdict.granted)[:KEPT]
         return {
             **state, "application": application, "application_asked": now, "pending": [],
             "verdicts": [verdict.to_json() for verdict in kept],
-            "messages": state["messages"] + len(verdicts),
+            "messages": state["messages"] + len(verdicts), "refused": told, "refusing": refusing,
         }, verdicts  # fmt: skip
 
     @cached_property
@@ -223,8 +231,18 @@ def _requests(verdicts: Sequence[Verdict]) -> tuple[Request, ...]:
     return *degrees.values(), *moves
 
 
-def _log_refused(verdicts: Sequence[Verdict]) -> None:
-    if log.isEnabledFor(logging.DEBUG):
-        for verdict in verdicts:
-            if not verdict.granted:
-                log.debug("refused: %s (%s): %s", verdict.proposal.action, verdict.proposal.reason, verdict.reason)
+def _refused(
+    before: Mapping[str, float], verdicts: Sequence[Verdict], now: float, ended_s: float
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """What is to be told of a round, and when each that was told, and has not ended, was last refused."""
+    found = {_what(verdict.proposal): verdict for verdict in verdicts if not verdict.granted}
+    granted = {_what(verdict.proposal) for verdict in verdicts if verdict.granted}
+    going_on = {what: last for what, last in before.items() if what not in granted and now - last <= ended_s}
+    new = [what for what in found if what not in going_on][:KEPT]
+    told = [{"refused": found[what].proposal.to_json(), "reason": found[what].reason} for what in new]
+    return told, {**going_on, **{what: now for what in found if what in going_on}, **dict.fromkeys(new, now)}
+
+
+def _what(proposal: Proposal) -> str:
+    """Who wants which kind of change; not how much of it, or why: the numbers are others in every round."""
+    return f"{proposal.manager}: {proposal.action.kind}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,6 +30,9 @@ log = logging.getLogger("springtide.control")
 
 LOOK_S = 1.0
 """A process that has nothing to do is looked at so often."""
+
+REFUSALS = 1_000
+"""So many are kept for who asks; the oldest go."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class RemotePolicy:
         self._number = self._done = 0  # the last question; the last that was answered, or lost
         self._asked: _Asked | None = None  # the newest that the process has not got yet
         self._answer: _Answer | None = None  # the newest that nobody has got yet
+        self._refusals: deque[Mapping[str, Any]] = deque(maxlen=REFUSALS)
         self._state: State | None = None
         self._rng: Any = None
         self._told_at = time.monotonic()
@@ -131,6 +136,13 @@ class RemotePolicy:
         if answer.error is not None:
             raise PolicyFailed(answer.error)
         return known, answer.requests
+
+    def refusals(self) -> list[Mapping[str, Any]]:
+        """What managers were newly refused since the last call: ``{"refused": the proposal, "reason": …}`` each."""
+        with self._changed:
+            found = list(self._refusals)
+            self._refusals.clear()
+            return found
 
     def close(self) -> State | None:
         """End the process; returns what the policy learned, the last of it if it is told in time."""
@@ -217,9 +229,11 @@ class RemotePolicy:
                 raise ValueError(f"an answer to {answer['number']}, not to {asked.number}")
             error = str(answer["error"]) if "error" in answer else None
             requests = () if error is not None else tuple(Request.from_json(one) for one in answer["requests"])
+            refused = [{"refused": dict(one["refused"]), "reason": str(one["reason"])} for one in answer.get("refused", ())]
         except (KeyError, TypeError, ValueError) as fault:
             raise Lost(f"it answered nonsense: {fault!r}") from None
         with self._changed:
+            self._refusals += refused
             self._answer = _Answer(asked.number, asked.snapshot.at, requests, error)
             self._done = max(self._done, asked.number)
             self._changed.notify_all()

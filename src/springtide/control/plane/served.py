@@ -1,7 +1,8 @@
 """The control process: a policy that answers its driver, line by line.
 
     {"message": "begin", "spec": …, "state": …, "rng": …}     → {"begun": name}
-    {"message": "decide", "number": n, "snapshot": …}         → {"number": n, "requests": […]} or {"number": n, "error": …}
+    {"message": "decide", "number": n, "snapshot": …}         → {"number": n, "requests": […], "refused": […]}
+                                                                or {"number": n, "error": …}
     {"message": "state"}                                      → {"state": …, "rng": …}
 
 Every message says with ``timeout_s`` how long its driver waits. The process holds the policy's state and its random source.
@@ -23,6 +24,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from springtide.control.hierarchy.refusals import refused
 from springtide.control.plane.spec import Spec, make
 from springtide.control.plane.wire import decoded, encoded
 from springtide.model.plan import Request
@@ -57,7 +59,7 @@ class Served:
             case "begin":
                 return self._begin(asked)
             case "decide":
-                return {"requests": self._decide(Snapshot.from_json(asked["snapshot"]))}
+                return self._decide(Snapshot.from_json(asked["snapshot"]))
             case "state":
                 return {"state": self._state, "rng": self._rng.bit_generator.state}
             case other:
@@ -72,11 +74,11 @@ class Served:
             self._rng.bit_generator.state = asked["rng"]
         return {"begun": self._policy.name}
 
-    def _decide(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+    def _decide(self, snapshot: Snapshot) -> dict[str, Any]:
         state, requests = self._policy.decide(self._state, snapshot, self._rng)
         told = [_sound(request, snapshot).to_json() for request in requests]
         self._state = state
-        return told
+        return {"requests": told, "refused": refused(self._policy, state)}
 
 
 def _sound(request: object, snapshot: Snapshot) -> Request:

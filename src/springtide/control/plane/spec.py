@@ -12,11 +12,17 @@ from springtide.model.duration import seconds
 from springtide.policy.chosen import STATE, Chosen, chosen, named
 from springtide.policy.scale import ScalePolicy
 
-PERIODS = {
-    "operators": "operator_period_s", "application": "application_period_s", "settle": "settle_s", "migration": "migration",
-}  # fmt: skip
-"""How often operators' and nodes' managers, and the application's, are asked (every interval unless told), how long what is
-measured is held back after a change, and whether replicas move away from busy nodes."""
+PERIODS = {"operators": "operator_period_s", "application": "application_period_s", "settle": "settle_s"}
+"""How often operators' and nodes' managers, and the application's, are asked (every interval unless told), and how long what
+is measured is held back after a change (not at all)."""
+
+BOUND = "bound."
+"""Before an operator's name: its own response-time bound."""
+
+WORDS = (*PERIODS, "migration", "migrate-above", f"{BOUND}OPERATOR")
+"""And whether replicas, or executors, move away from nodes of which more than a share is in use."""
+
+SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Spec:
     """A policy by its name, its settings and its guards; the operators that it may name; the seed of its random source.
 
     ``grant``: hierarchical control, in which each operator has a manager with a policy of its own, and this policy, such as
-    ``token-bucket:period=60s``, says which of their requests are granted. ``managers``: their times, see ``PERIODS``.
+    ``token-bucket:period=60s``, says which of their requests are granted. ``managers``: their times and bounds, see ``WORDS``.
     """
 
     policy: str
@@ -71,17 +77,37 @@ def hierarchical(grant: str | None, managers: str = "") -> Callable[[ScalePolicy
         if managers:
             raise OptionError(f"managers={managers!r} are those of hierarchical control; choose grant= too, such as 'all'")
         return None
-    granting, periods = named("grant", grant), _periods(managers)
-    return lambda policy: Hierarchy(policy, granting, **periods)
+    granting, options = named("grant", grant), _options(managers)
+    return lambda policy: Hierarchy(policy, granting, **options)
 
 
-def _periods(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"operator_period_s": 0.0, "application_period_s": 0.0, "settle_s": 0.0}
+def _options(text: str) -> dict[str, Any]:
+    """What ``managers`` says, as arguments of ``Hierarchy``. A threshold of migration asks for migration too."""
+    found: dict[str, Any] = {**dict.fromkeys(PERIODS.values(), 0.0), "bounds_ms": {}}
     for part in filter(None, (part.strip() for part in text.split(","))):
         word, _, value = (side.strip() for side in part.partition("="))
-        if word not in PERIODS:
-            raise OptionError(f"managers={text!r}: {nearest(word, PERIODS)}; write such as operators=10s, settle=30s")
-        found[PERIODS[word]] = (
-            value in ("1", "true", "on", "yes") if word == "migration" else seconds(value, f"managers {word}")
-        )
+        if word in PERIODS:
+            found[PERIODS[word]] = seconds(value, f"managers {word}")
+        elif word == "migration":
+            found["migration"] = _switched(value)
+        elif word == "migrate-above":
+            found["migrate_above"] = _share(value)
+            found.setdefault("migration", True)
+        elif word.startswith(BOUND):
+            found["bounds_ms"][word.removeprefix(BOUND)] = 1000 * seconds(value, f"managers {word}")
+        else:
+            raise OptionError(f"managers={text!r}: {nearest(word, WORDS)}; write such as operators=10s, settle=30s")
     return found
+
+
+def _switched(value: str) -> bool:
+    if value not in SWITCH:
+        raise OptionError(f"managers migration={value} is not allowed; write migration=on or migration=off")
+    return SWITCH[value]
+
+
+def _share(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise OptionError(f"managers migrate-above={value} is not a number; give a share from 0 to 1, such as 0.8") from None

@@ -20,7 +20,7 @@ class View:
     """What the application's manager knows when it decides.
 
     ``now``: seconds that it was there for, never going back. ``response_ms``: the mean time from a record's coming to its
-    leaving, in the last interval; None when it is not known. ``executors``: None where nobody tells.
+    leaving, in the last round in which it was measured; None when it is not known. ``executors``: None where nobody tells.
     """
 
     now: float
