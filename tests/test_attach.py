@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import logging
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -21,17 +27,30 @@ from springtide.cli import submit as submitting
 from springtide.control.fleet import Limits
 from springtide.control.loop import COLD
 from springtide.control.memory import MemoryCluster
+from springtide.control.plane.remote import Patience, RemotePolicy
+from springtide.control.plane.spec import Spec
 from springtide.errors import OptionError, SetupError
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.chosen import Chosen, chosen
 from springtide.policy.scale import State
-from springtide.spark import launch
-from springtide.spark.attach import options
+from springtide.spark import clusters, internals, launch
+from springtide.spark.attach import entry, options
 from springtide.spark.attach.advice import advise
 from springtide.spark.attach.attachment import Attachment
-from springtide.spark.attach.batches import Batch, Stage, from_progress, learned_limit, union_s, unread, useful_slots
-from springtide.spark.attach.entry import begun_with, check_query, check_room
+from springtide.spark.attach.batches import (
+    Batch,
+    Limit,
+    Stage,
+    Use,
+    from_progress,
+    learned_limit,
+    union_s,
+    unread,
+    useful_slots,
+)
+from springtide.spark.attach.deciding import deciding
+from springtide.spark.attach.entry import begin, begun_with, check_query, check_room
 from springtide.spark.attach.goal import Goal
 from springtide.spark.attach.measure import REACH, fixed_s, latency, snapshot
 from springtide.spark.attach.shared import SharedExecutors
@@ -97,11 +116,22 @@ def test_useful_slots_are_those_of_the_stage_where_the_work_is() -> None:
 
 
 def test_a_limit_is_learned_when_there_were_slots_to_spare_and_forgotten_when_a_batch_can_use_more() -> None:
-    assert learned_limit(None, [(2, 2), (2, 2)]) is None  # a file source has as many tasks as there are slots
-    assert learned_limit(None, [(2, 6), (1, 6)]) == 2
-    assert learned_limit(2, [(2, 2)]) == 2  # going back to 2 slots is no reason to try 6 again
-    assert learned_limit(2, [(3, 2)]) is None
-    assert learned_limit(5, []) == 5
+    assert learned_limit(None, [Use(2, 2, 1.0), Use(2, 2, 1.0)]) is None  # a file source has as many tasks as there are slots
+    assert learned_limit(None, [Use(2, 6, 3.0), Use(1, 6, 1.0)]) == Limit(2, 3.0)
+    assert learned_limit(Limit(2, 3.0), [Use(2, 2, 3.0)]) == Limit(2, 3.0)  # going back to 2 slots is no reason to try 6 again
+    assert learned_limit(Limit(2, 3.0), [Use(3, 2, 1.0)]) is None
+    assert learned_limit(Limit(5, 3.0), []) == Limit(5, 3.0)
+
+
+def test_a_limit_learned_at_little_work_is_forgotten_at_twice_as_much() -> None:
+    few = Limit(2, 3.0)
+    assert learned_limit(few, [Use(2, 2, 1.0), Use(2, 2, 5.9)]) == few
+    assert learned_limit(few, [Use(2, 2, 1.0), Use(2, 2, 6.0)]) is None  # 2 · 3 s, by all slots that are there
+    assert learned_limit(few, [Use(1, 2, 60.0)]) == Limit(1, 60.0)  # one slot was to spare at that: it is known
+    assert learned_limit(few, [Use(2, 4, 60.0), Use(2, 2, 1.0)]) == few  # two slots were to spare at 60 s
+    # seen at 9 s that 2 are enough, then at 1 s: what was seen at 9 s holds on
+    assert learned_limit(learned_limit(few, [Use(2, 6, 9.0)]), [Use(2, 6, 1.0)]) == Limit(2, 9.0)
+    assert learned_limit(Limit(4, 9.0), [Use(2, 6, 1.0)]) == Limit(2, 1.0)  # that 2 are enough was seen at 1 s only
 
 
 @given(
@@ -342,6 +372,9 @@ class MadeUpQuery:
     end: str | None = None
     quiet: bool = False
 
+    def trigger_s(self) -> float | None:
+        return 0.0
+
     def ended(self) -> str | None:
         return self.end
 
@@ -377,15 +410,35 @@ class Wants:
 class World:
     """An attachment on a remembered cluster of four executors, and the hand of its clock."""
 
-    def __init__(self, *degrees: int, dry_run: bool = False, most: int = 8, cores: int = 1, starting_s: float = 2.0) -> None:
+    def __init__(
+        self, *degrees: int, dry_run: bool = False, most: int | None = 8, cores: int = 1, starting_s: float = 2.0,
+        there: int = 4, kind: type[MemoryCluster] = MemoryCluster, policy: Any = None,
+    ) -> None:  # fmt: skip
+        """``most``: None if nobody gave it."""
         self.now, self.number = T0, 0
-        self.cluster = MemoryCluster(lambda: self.now, starting_s=starting_s, cores=cores)
-        for _ in range(4):
+        self.cluster = kind(lambda: self.now, starting_s=starting_s, cores=cores)
+        for _ in range(there):
             self.cluster.add()
-        self.query, self.policy = MadeUpQuery(), Wants(list(degrees))
         self.executors = SharedExecutors(self.cluster, lambda: self.now)
-        goal = Goal("wants", 2.0, 0.0, 1.0, Limits(1, most, cores), dry_run, before=4, slots=4 * cores)
-        self.attachment = Attachment(self.query, Chosen(self.policy), self.executors, goal, lambda: self.now)
+        self.goal = Goal(
+            "wants",
+            2.0,
+            0.0,
+            1.0,
+            Limits(1, most or there, cores),
+            dry_run,
+            before=there,
+            slots=there * cores,
+            grows=most is None,
+        )
+        self.attach(*degrees, policy=policy)
+
+    def attach(self, *degrees: int, policy: Any = None) -> None:
+        """To a new query."""
+        self.query, self.policy = MadeUpQuery(), Wants(list(degrees))
+        self.goal = replace(self.goal, before=self.executors.own(), slots=self.executors.own() * self.goal.limits.cores)
+        chosen = Chosen(policy or self.policy)
+        self.attachment = Attachment(self.query, chosen, self.executors, self.goal, lambda: self.now)
 
     def step(self, seconds: float = 1.0, rows: int = 100, **more: Any) -> None:
         """A batch of so long ends, and is seen."""
@@ -461,6 +514,22 @@ def test_a_limit_reaches_the_policy() -> None:
         world.step()
     assert len(world.names) == 8 and world.policy.seen[-1]["q"].limit == 4
     assert world.policy.seen[0]["q"].limit is None
+
+
+def test_a_limit_of_little_load_does_not_hold_under_much() -> None:
+    """Two files a batch on six slots, then hundreds, which Spark packs into as many partitions as there are slots."""
+    world = World(there=6).warm()
+    for _ in range(12):
+        world.step(stages=(Stage(2, 1.0),))
+    assert world.policy.seen[-1]["q"].limit == 2
+    world.policy.degrees.append(2)
+    for _ in range(15):
+        world.step(stages=(Stage(2, 1.0),))
+    assert len(world.names) == 2 and world.policy.seen[-1]["q"].limit == 2
+    world.step(stages=(Stage(2, 1.9),))
+    assert world.policy.seen[-1]["q"].limit == 2
+    world.step(stages=(Stage(2, 2.0),))
+    assert world.policy.seen[-1]["q"].limit is None
 
 
 def test_detach_leaves_as_many_executors_as_before_and_may_be_repeated(caplog: pytest.LogCaptureFixture) -> None:
@@ -548,6 +617,33 @@ def test_history_has_a_line_for_every_batch() -> None:
     assert table["time"][0].timestamp() == T0 + 4
 
 
+def test_quiet_hours_leave_the_history_as_it_is() -> None:
+    world = World().warm()
+    world.step(rows=300)
+    world.query.quiet = True
+
+    def pass_time(decisions: int) -> None:
+        for _ in range(decisions):
+            world.now += 10
+            world.attachment.cycle()
+
+    pass_time(1_000)
+    assert len(world.policy.seen) == 1_001  # it was asked all the time
+    assert list(world.attachment.history()["rows"]) == [300]
+    world.policy.degrees.append(2)
+    pass_time(500)
+    table = world.attachment.history()
+    assert list(table["rows"]) == [300, 0] and list(table["wanted"]) == [4, 2] and table["reason"][1] == "because 2"
+    assert table["time"][1].timestamp() == T0 + 4 + 10 * 1_001
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_history_counts_executors_and_not_their_slots(dry_run: bool) -> None:
+    world = World(cores=3, dry_run=dry_run).warm()
+    world.step()
+    assert list(world.attachment.history()["executors"]) == [4]
+
+
 def test_history_without_pandas_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(SetupError, match="pip install pandas"):
@@ -556,14 +652,135 @@ def test_history_without_pandas_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_it_ends_by_itself_with_the_query(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "springtide.attach")
-    world = World()
+    world = World(6).warm()
+    world.step()
+    caplog.clear()
     world.query.end = "it has failed: no more disk"
     world.attachment._goal = replace(world.attachment._goal, interval_s=0.0)
     world.attachment.start()
     world.attachment._thread.join()
     assert not world.attachment.active and "query q: it has failed: no more disk" in caplog.messages
     assert caplog.messages[0] == "query q: attached, policy wants, target 2 s, 1 to 8 executors"
-    assert world.cluster.asked == [4]
+    assert world.cluster.asked == [6, 4]
+
+
+# ---- the application's own executors
+
+
+@pytest.mark.parametrize("waves", [(5,), (2, 3), (1, 1, 1, 1, 1)])
+def test_executors_that_come_after_the_attachment_are_the_applications_own(waves: tuple[int, ...]) -> None:
+    """A standalone application of six executors, attached to when the first was there: nobody said how many there may be."""
+    world = World(most=None, there=1).warm()
+    for wave in waves:
+        for _ in range(wave):
+            world.cluster.add()
+        world.step()
+    for _ in range(30):  # the policy wants nothing
+        world.step()
+    assert world.cluster.asked == [] and len(world.names) == 6 and world.attachment.wanted == 6
+    seen = world.policy.seen[-1]
+    assert (seen["q"].degree, seen.plan.slots, seen.slots) == (6, 6, 6)
+    world.attachment.detach()
+    assert world.cluster.asked == []  # nothing was changed, and a cluster that was asked for a number brings no more
+
+
+def test_detach_asks_for_those_that_came_after_the_attachment_too() -> None:
+    world = World(most=None, there=1).warm()
+    for _ in range(5):
+        world.cluster.add()
+    world.step()
+    world.policy.degrees.append(2)
+    for _ in range(20):
+        world.step()
+    assert len(world.names) == 2 and world.cluster.asked[-1] == 2
+    world.attachment.detach()
+    assert world.cluster.asked[-1] == 6
+
+
+def test_what_a_policy_has_wanted_stays_when_the_applications_own_come() -> None:
+    world = World(1, most=6, there=2).warm()
+    world.step()  # wants 1 of 2; before the other goes, four more come
+    for _ in range(4):
+        world.cluster.add()
+    for _ in range(20):
+        world.step()
+    assert len(world.names) == 1
+    world.attachment.detach()
+    assert world.cluster.asked[-1] == 6
+
+
+def test_a_maximum_that_was_given_holds_for_those_that_come() -> None:
+    world = World(most=4, there=1).warm()
+    for _ in range(5):
+        world.cluster.add()
+    for _ in range(20):
+        world.step()
+    assert len(world.names) == 4 and world.policy.seen[-1].slots == 4
+    world.attachment.detach()
+    assert world.cluster.asked[-1] == 6
+
+
+def test_what_came_after_a_change_is_not_the_applications_own() -> None:
+    world = World(6).warm()
+    for _ in range(5):
+        world.step()
+    world.cluster.add()
+    world.step()
+    assert len(world.names) == 7
+    world.attachment.detach()
+    assert world.cluster.asked[-1] == 4 and len(world.names) == 4
+
+
+def test_a_dry_run_counts_those_that_come_too() -> None:
+    world = World(6, dry_run=True, most=None, there=1).warm()
+    for _ in range(5):
+        world.cluster.add()
+    world.step()
+    assert world.attachment.wanted == 6 and world.policy.seen[-1].slots == 6
+
+
+class Slow(MemoryCluster):
+    """Lets nobody go yet, as a cluster manager that does not answer."""
+
+    def release(self, names: Sequence[str]) -> None:
+        self.released += names
+
+
+@pytest.mark.parametrize("kind", [MemoryCluster, Slow])
+def test_who_attaches_again_counts_neither_those_that_leave_nor_forgets_those_to_come(kind: type[MemoryCluster]) -> None:
+    more = World(8, kind=kind).warm()
+    for _ in range(5):
+        more.step()
+    more.policy.degrees.append(6)
+    for _ in range(20):
+        more.step()
+    assert more.cluster.released == ["7", "6"]  # the fleet remembers it, and is to see what the cluster makes of it
+    assert not any(one.leaving for one in more.executors.fleet.cluster.executors())
+    more.attachment.detach()
+    assert more.executors.own() == 4 and more.cluster.released == ["7", "6", "4", "5"]
+    more.attach()
+    more.warm()
+    more.step()
+    assert more.executors.count == 4 and more.executors.before == 4
+    fewer = World(1, starting_s=30.0).warm()
+    for _ in range(60):
+        fewer.step()
+    fewer.attachment.detach()
+    assert len(fewer.names) == 1 and fewer.executors.own() == 4
+
+
+def test_an_application_can_be_attached_to_again() -> None:
+    world = World(8).warm()
+    for _ in range(5):
+        world.step()
+    world.attachment.detach()
+    assert world.cluster.asked == [8, 4]
+    world.attach(8)
+    world.warm()
+    world.step()
+    assert world.cluster.asked == [8, 4, 8] and world.attachment.wanted == 8
+    world.attachment.detach()
+    assert world.cluster.asked == [8, 4, 8, 4] and world.names == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("policy", ["tide", "ds2", "flink", "spark-ratio", "threshold", "queueing"])
@@ -583,6 +800,182 @@ def test_real_policies_ask_for_more_under_load_and_let_go_after_it(policy: str) 
             world.attachment.cycle()
         counts.append(len(world.names))
     assert counts[1] > counts[0] and counts[2] < counts[1], counts
+
+
+# ---- the policy's own process
+
+
+def moody(folder: Path) -> RemotePolicy:
+    """Waited for as long as a slow machine takes, and no longer than a second once it is told to hang."""
+    spec = Spec("plane_policies:Moody", {"folder": str(folder)}, (), ("q",))
+    return RemotePolicy(spec, Patience(answer_s=60.0, first_s=60.0, hang_s=60.0, pause_s=0.01, state_s=0.0, end_s=60.0))
+
+
+def hang(folder: Path) -> None:
+    (folder / "mood.part").write_text("hang")
+    (folder / "mood.part").rename(folder / "mood")
+
+
+def until(happened: Callable[[], bool]) -> None:
+    while not happened():
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_policy_that_hangs_is_started_again_and_ends_with_the_attachment(tmp_path: Path) -> None:
+    remote = moody(tmp_path)
+    world = World(policy=remote).warm()
+    world.step()
+    assert world.attachment.wanted == 1  # Moody wants as many as it has decided times
+    patience = remote._patience
+    hang(tmp_path)
+    remote._patience = replace(patience, hang_s=1.0)
+    world.step()
+    until(lambda: remote.restarts > 0)
+    assert world.attachment.wanted == 1
+    remote._patience = patience
+    while world.attachment.wanted == 1:
+        world.step()
+    assert world.attachment.wanted == 2  # it knows what it had learned
+    pid = remote.pid
+    assert pid is not None and not gone(pid)
+    world.attachment.detach()
+    assert gone(pid) and remote.pid is None
+
+
+APPLICATION = """
+import sys
+from pathlib import Path
+import test_attach as t
+folder = Path(sys.argv[1])
+world = t.World(policy=t.moody(folder)).warm()
+world.step()
+t.hang(folder)
+world.query.batches.append(t.batch(9, world.now - t.T0, 1.0, 100))
+world.attachment.start()
+t.until(lambda: not (folder / "mood").exists())
+print(world.attachment._policy.pid)
+"""
+
+
+def test_an_application_ends_though_its_policy_hangs(tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", APPLICATION, str(tmp_path)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pid = int(done.stdout)
+    until(lambda: gone(pid))
+
+
+def test_what_another_process_cannot_make_decides_in_the_attachments_thread() -> None:
+    here: Any = Wants()
+    assert deciding(Spec("__main__:Mine"), here) is here
+    assert deciding(Spec("static", {"degree": object()}), here) is here
+    assert not Spec("tide", guards=("bounds:most=2", "__main__:Guard")).movable
+    assert Spec("plane_policies:Moody", {"degree": 2, "late_price": np.float64(0.5)}, ("bounds:most=2",)).movable
+
+
+# ---- beginning, with a context and a query that are made up
+
+
+@dataclass
+class Application:
+    """A standalone application whose executors are remembered, as far as ``begin`` looks at it."""
+
+    settings: dict[str, str] = field(default_factory=lambda: {"spark.executor.cores": "1"})
+    cluster: MemoryCluster = field(default_factory=lambda: MemoryCluster(lambda: T0))
+    master: str = "spark://host:7077"
+    defaultParallelism: int = 4
+    made: list[Attachment] = field(default_factory=list)
+
+    def getConf(self) -> Any:
+        return SimpleNamespace(getAll=lambda: list(self.settings.items()), get=self.settings.get)
+
+    def attach(self, query: Any, **given: Any) -> Attachment:
+        """As ``springtide.attach`` does, or, with nothing given, as ``springtide submit``."""
+        self.made.append(begin(query, given, lambda: T0))
+        return self.made[-1]
+
+
+@pytest.fixture
+def application(monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
+    made = Application()
+    made.settings["spark.springtide.interval"] = "1h"  # the attachments' threads only wait
+    session = SimpleNamespace(sparkContext=made, conf=SimpleNamespace(getAll={}, get=lambda _, default: default))
+    monkeypatch.setattr(internals, "QuerySession", lambda _: session)
+    monkeypatch.setattr(entry, "SparkQuery", lambda query, _: MadeUpQuery(query.name))
+    monkeypatch.setattr(clusters, "cluster_of", lambda *_, warm: made.cluster)
+    monkeypatch.setattr(entry, "deciding", lambda _, here: here)
+    yield made
+    for one in made.made:
+        one.detach()
+
+
+RUNS = itertools.count()
+
+
+def query(name: str = "theirs") -> Any:
+    return SimpleNamespace(name=name, id="1", isActive=True, runId=f"run {next(RUNS)}")
+
+
+def test_a_query_is_attached_to_once(application: Application) -> None:
+    theirs, other = query(), query("other")
+    first = application.attach(theirs, max_executors=4)
+    with pytest.raises(OptionError, match=r"query theirs is attached to already.*detach\(\)"):
+        application.attach(theirs, max_executors=6)
+    application.attach(other, max_executors=6)
+    assert first.active
+    first.detach()
+    assert application.attach(theirs, max_executors=6).active
+
+
+def test_what_the_application_attaches_replaces_what_submit_did(application: Application) -> None:
+    theirs = query()
+    by_submit = application.attach(theirs)
+    with pytest.raises(OptionError, match="did you mean 'tide'"):
+        application.attach(theirs, policy="tiide")
+    assert by_submit.active  # what is refused changes nothing
+    own = application.attach(theirs, max_executors=7)
+    assert own.active and not by_submit.active
+    shared = own._executors
+    assert shared is by_submit._executors and shared.fleet.limits.most == 7
+    assert application.cluster.asked == []
+    with pytest.raises(OptionError, match="already"):
+        application.attach(theirs, max_executors=8)
+
+
+def test_submit_stays_away_from_what_the_application_attached_to(application: Application) -> None:
+    theirs = query()
+    own = application.attach(theirs, max_executors=7)
+    assert application.attach(theirs) is own and own._executors.fleet.limits.most == 7
+    own.detach()
+    assert application.attach(theirs) is not own
+
+
+def test_only_a_maximum_that_nobody_gave_grows(application: Application) -> None:
+    application.cluster.add()
+    first, second = application.attach(query(), target="2s"), application.attach(query(), max_executors=3)
+    assert (first._goal.limits.most, first._goal.before) == (1, 1)
+    for _ in range(4):
+        application.cluster.add()
+    first.cycle()
+    second.cycle()
+    assert (first._goal.limits.most, first._goal.before) == (5, 5)
+    assert (second._goal.limits.most, second._goal.before) == (3, 5)
+
+
+def test_a_policy_decides_in_a_process_of_its_own(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "deciding", deciding)
+    attachment = application.attach(query(), policy="tide")
+    remote = attachment._policy
+    assert isinstance(remote, RemotePolicy) and remote.name == "tide"
+    until(lambda: remote.pid is not None)
+    pid = remote.pid
+    attachment.detach()
+    assert pid is not None and gone(pid)
 
 
 # ---- submit

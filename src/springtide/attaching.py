@@ -23,7 +23,7 @@ def attach(
     ``policy`` (``tide``) with its ``settings`` and ``guards`` decides every ``interval`` (1 s), as far as a batch has ended.
     ``target``: a latency, such as ``"2s"``, or ``"trigger"``: batches take no longer than the trigger interval, which is the
     default where the query has one, else 5 s. There are from ``min_executors`` (1) to ``max_executors`` (those that the
-    application began with) executors. A ``dry_run`` only tells what it would do. What is left open here is read from
+    application has by itself) executors. A ``dry_run`` only tells what it would do. What is left open here is read from
     ``spark.springtide.*``. Everything that can be wrong is checked before anything is changed.
     """
     if importlib.util.find_spec("pyspark") is None:

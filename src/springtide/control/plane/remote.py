@@ -128,7 +128,7 @@ class RemotePolicy:
             self._asked = _Asked(number, snapshot)
             self._changed.notify_all()
             patience_s = self._patience.first_s if first else self._patience.answer_s
-            self._changed.wait_for(lambda: self._done >= number or not self._there, patience_s)
+            self._changed.wait_for(lambda: self._done >= number or self._closing or not self._there, patience_s)
             answer, self._answer = self._answer, None
             known = self._state
         if answer is None or snapshot.at - answer.at > self._patience.hang_s + snapshot.interval_s:

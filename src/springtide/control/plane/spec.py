@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -43,8 +44,18 @@ class Spec:
 
     @property
     def movable(self) -> bool:
-        """Whether another process can make it: what the driver's own script defines is not there."""
-        return not self.policy.startswith("__main__:")
+        """Whether another process can make it: what the driver's own script defines is not there, nor are objects.
+
+        >>> [Spec("tide").movable, Spec("__main__:Mine").movable, Spec("static", {"degree": object()}).movable]
+        [True, False, False]
+        """
+        if any(one.startswith("__main__:") for one in (self.policy, *self.guards, self.grant or "")):
+            return False
+        try:
+            json.dumps(self.to_json())
+        except TypeError:
+            return False
+        return True
 
     def to_json(self) -> dict[str, Any]:
         """Without the file of what was learned: that is sent as it is, and the file may be gone at a restart."""

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from springtide.control.loop import COLD
+from springtide.control.plane.remote import RemotePolicy
 from springtide.control.ports import Clock
 from springtide.model.snapshot import Snapshot
 from springtide.policy.chosen import Chosen
 from springtide.policy.scale import State
 from springtide.spark.attach import history
 from springtide.spark.attach.advice import LAST, Advice, advise
-from springtide.spark.attach.batches import Batch, learned_limit, useful_slots
+from springtide.spark.attach.batches import Batch, Limit, Use, learned_limit, useful_slots
 from springtide.spark.attach.goal import Goal, WatchedQuery
 from springtide.spark.attach.measure import fixed_s, snapshot
 from springtide.spark.attach.shared import SharedExecutors
@@ -31,12 +32,20 @@ SEEN = 10
 
 
 class Attachment:
-    """``springtide.attach`` returns it. ``detach()``, or the end of a ``with`` block, leaves the executors as they were."""
+    """``springtide.attach`` returns it. ``detach()``, or the end of a ``with`` block, leaves the executors as they were.
+
+    ``automatic``: made by ``springtide submit``, for an application that may yet attach by itself.
+    """
 
     def __init__(
-        self, query: WatchedQuery, scaler: Chosen, executors: SharedExecutors, goal: Goal, clock: Clock, key: str | None = None
-    ) -> None:
-        """``clock`` tells seconds since 1970, as the query's progress does. ``key``: what tells the query from others."""
+        self, query: WatchedQuery, scaler: Chosen, executors: SharedExecutors, goal: Goal, clock: Clock,
+        key: str | None = None, automatic: bool = False,
+    ) -> None:  # fmt: skip
+        """``clock`` tells seconds since 1970, as the query's progress does. ``key``: what tells the query from others.
+
+        A policy in a process of its own is closed when the attachment ends.
+        """
+        self.automatic = automatic
         self._query, self._policy, self._executors, self._goal, self._clock = query, scaler.policy, executors, goal, clock
         self._key = key or query.name
         self._state: State | None = scaler.state
@@ -44,8 +53,8 @@ class Attachment:
         self._began = clock()
         self._last: Batch | None = None  # the one before those that are yet to be told of
         self._recent: deque[Batch] = deque(maxlen=LAST)  # with records
-        self._useful: deque[tuple[int, int]] = deque(maxlen=SEEN)  # of such batches, the slots of use and those there
-        self._limit: int | None = None
+        self._useful: deque[Use] = deque(maxlen=SEEN)  # of such batches
+        self._limit: Limit | None = None
         self._cold = COLD
         self._there = goal.slots  # the fewest slots that were there since the last batch ended
         self._granted = self._clamped(goal.slots)
@@ -83,13 +92,15 @@ class Attachment:
     def cycle(self) -> None:
         """Look, decide, follow."""
         self._executors.look()
+        self._count_in_those_that_came()
         self._there = min(self._there, self._slots_there())
-        batches = [replace(batch, slots=self._there) for batch in self._query.new_batches() or self._idle_time()]
+        ended = self._query.new_batches()
+        batches = [replace(batch, slots=self._there) for batch in ended or self._idle_time()]
         if self._last is not None and batches:
             if self._cold > 0:
                 self._cold -= sum(bool(batch.rows) for batch in batches)
             else:
-                self._decide([self._last, *batches])
+                self._decide([self._last, *batches], idle=not ended)
         if batches:
             self._last, self._there = batches[-1], self._slots_there()
         if not self._goal.dry_run:
@@ -103,7 +114,7 @@ class Attachment:
         self._leave("detached")
 
     def history(self) -> Any:
-        """A pandas DataFrame with a line for every batch; see ``docs/attach.md`` for its columns."""
+        """A pandas DataFrame with a line for every batch, and every change in between; ``docs/attach.md`` has its columns."""
         return history.frame(list(self._rows))
 
     def __enter__(self) -> Attachment:
@@ -115,6 +126,17 @@ class Attachment:
     def _slots_there(self) -> int:
         return self._executors.there(self._key) or self._goal.slots
 
+    def _count_in_those_that_came(self) -> None:
+        """The application's own executors may come after the attachment. They are none too many until a policy says so."""
+        before = self._executors.before
+        if before <= self._goal.before:
+            return
+        begun, self._goal = self._clamped(self._goal.slots), self._goal.with_executors(before)
+        if self._granted == begun:
+            self._granted = self._clamped(self._goal.slots)
+        if not self._goal.dry_run:
+            self._executors.extend(self._key, self._goal.limits, self._granted)
+
     def _idle_time(self) -> list[Batch]:
         """Nothing came since the last batch: as good as an empty batch now, and the rate is measured: zero."""
         now = self._clock()
@@ -123,19 +145,22 @@ class Attachment:
             return []
         return [Batch(self._last.number, now, 0.0, 0, unread=self._last.unread, stages=(), in_jobs_s=0.0)]
 
-    def _decide(self, batches: list[Batch]) -> None:
-        there = self._there
+    def _decide(self, batches: list[Batch], idle: bool) -> None:
+        """Batches after the first one are new; ``idle``: the only one stands for the time in which there was none."""
+        there, before = self._there, (self.wanted, self.advice)
         degree = self._clamped(self._slots_there()) if self._goal.dry_run else self._granted
         self._recent.extend(batch for batch in batches[1:] if batch.rows)
         self._learn_limit(batches[1:], there)
         self.snapshot = measured = snapshot(
             self._query.name, batches, at=self._clock() - self._began, degree=degree, there=there,
-            limit=self._limit, trigger_s=self._goal.trigger_s, target_s=self._goal.target_s,
+            limit=self._limit and self._limit.slots, trigger_s=self._goal.trigger_s, target_s=self._goal.target_s,
             most=self._goal.limits.most * self._goal.limits.cores, starting_s=self._executors.starting_s,
             nodes=self._executors.nodes,
         )  # fmt: skip
         reason = self._asked(measured, degree)
         self._advise(there)
+        if idle and before == (self.wanted, self.advice):
+            return  # hours of nothing would push all batches out of the history
         executors = self._executors.count
         for batch in batches[1:]:
             last = batch is batches[-1]
@@ -144,12 +169,15 @@ class Attachment:
             ))  # fmt: skip
 
     def _learn_limit(self, batches: list[Batch], there: int) -> None:
-        useful = [(slots, there) for batch in batches if batch.rows and (slots := useful_slots(batch.stages or ()))]
-        self._useful.extend(useful)
+        self._useful.extend(
+            Use(slots, there, batch.busy_s or 0.0)
+            for batch in batches
+            if batch.rows and (slots := useful_slots(batch.stages or ()))
+        )
         before, self._limit = self._limit, learned_limit(self._limit, list(self._useful))
-        if self._limit is not None and self._limit != before:
+        if self._limit is not None and (before is None or self._limit.slots != before.slots):
             log.info("query %s: no more than %d slots are of use: its stages have no more tasks, or one long one",
-                     self._query.name, self._limit)  # fmt: skip
+                     self._query.name, self._limit.slots)  # fmt: skip
 
     def _asked(self, measured: Snapshot, degree: int) -> str:
         """Ask the policy, and want what it wants; the reason, or nothing when all stays."""
@@ -198,6 +226,8 @@ class Attachment:
                 self._executors.leave(self._key)
             except Exception as error:  # noqa: BLE001  the session may be gone, and its executors with it
                 log.info("query %s: its executors could not be asked for again: %r", self._query.name, error)
+        if isinstance(self._policy, RemotePolicy):
+            self._policy.close()
 
     def _run(self) -> None:
         failing = False

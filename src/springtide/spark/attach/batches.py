@@ -6,12 +6,15 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 SKEW = 3.0
 """How many times the median a stage's longest task takes before the stage counts as skewed."""
 GAIN = 1.05
 """Slots that would shorten a batch by less than a twentieth are of no use."""
+MORE_WORK = 2.0
+"""What a batch that uses all slots has of the work at which a limit was learned when the limit no longer holds. Files come in
+twos at night and in hundreds by day, and Spark then packs them into as many partitions as there are slots."""
 
 
 @dataclass(frozen=True)
@@ -124,21 +127,44 @@ def useful_slots(stages: Sequence[Stage]) -> int | None:
     return numbers[bisect_left(numbers, True, key=lambda slots: sum(stage.span_s(slots) for stage in stages) <= enough)]
 
 
-def learned_limit(before: int | None, seen: Sequence[tuple[int, int]]) -> int | None:
-    """The most slots that the query can use, as far as that is known. ``seen``: of batches, the useful slots and those there.
+class Use(NamedTuple):
+    """Of one batch: the slots that were of use, those that were there, and the time of its tasks."""
+
+    useful: int
+    there: int
+    work_s: float
+
+
+class Limit(NamedTuple):
+    """The most slots that a query can use, as seen in batches of up to ``work_s``."""
+
+    slots: int
+    work_s: float
+
+
+def learned_limit(before: Limit | None, seen: Sequence[Use]) -> Limit | None:
+    """The most slots that the query can use, as far as that is known.
 
     It is known when there were more slots than were of use. Otherwise it is not: a file source makes as many partitions as
-    there are slots, so the tasks of now do not tell those of later. What was learned holds until a batch can use more.
+    there are slots, so the tasks of now do not tell those of later. What was learned holds until a batch can use more, or
+    uses all that are there for ``MORE_WORK`` times the work.
 
-    >>> learned_limit(None, [(4, 8), (3, 8)]), learned_limit(4, [(4, 4)]), learned_limit(4, [(5, 5)])
-    (4, 4, None)
+    >>> few = learned_limit(None, [Use(2, 6, 1.0), Use(1, 6, 0.5)])
+    >>> few, learned_limit(few, [Use(2, 2, 1.9)]) == few
+    (Limit(slots=2, work_s=1.0), True)
+    >>> learned_limit(few, [Use(2, 2, 2.0)]), learned_limit(few, [Use(3, 3, 1.0)])
+    (None, None)
     """
     if not seen:
         return before
-    useful, there = max(used for used, _ in seen), min(slots for _, slots in seen)
+    useful, there = max(one.useful for one in seen), min(one.there for one in seen)
     if useful < there:
-        return useful
-    return None if before is not None and useful > before else before
+        work_s = max(one.work_s for one in seen)
+        return Limit(useful, max(work_s, before.work_s) if before is not None and before.slots == useful else work_s)
+    if before is None or useful > before.slots:
+        return None
+    outgrown = any(one.useful >= one.there and one.work_s >= MORE_WORK * before.work_s for one in seen)
+    return None if outgrown else before
 
 
 def union_s(spans: Sequence[tuple[float, float]]) -> float:

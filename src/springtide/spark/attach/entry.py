@@ -2,32 +2,78 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from springtide.control.fleet import Limits
 from springtide.control.ports import Clock
 from springtide.errors import OptionError, SetupError
+from springtide.policy.chosen import Chosen
 from springtide.spark import clusters, internals
 from springtide.spark.attach import options as asked
 from springtide.spark.attach.attachment import Attachment
+from springtide.spark.attach.deciding import deciding
 from springtide.spark.attach.goal import Goal
 from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
 
-SHARED = "_springtide_executors"
-"""Where a context keeps the executors that its queries share: they live as long as it does, and no longer."""
+SHARED = "_springtide_attached"
+"""Where a context keeps what its queries share: it lives as long as the context does, and no longer."""
+
+
+@dataclass
+class Attached:
+    """What the queries of one application share: its executors, and that each is attached to once."""
+
+    executors: SharedExecutors
+    by_query: WeakValueDictionary[str, Attachment] = field(default_factory=WeakValueDictionary)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def begin(query: Any, given: Mapping[str, Any], clock: Clock) -> Attachment:
-    """Check, put together and start."""
+    """Check, put together and start. ``given``: what ``springtide.attach`` was called with; empty where nobody called it.
+
+    That is with ``springtide submit``, which attaches by itself: it stays away from a query that the application has attached
+    to, and gives way when the application does so later.
+    """
     check_query(query)
     session = internals.QuerySession(query)
-    conf = dict(session.sparkContext.getConf().getAll())
-    options = asked.read({**conf, **session.conf.getAll}, given)
-    watched = SparkQuery(query, session)
-    scaler = asked.scaler(options, watched.name)
-    trigger_s = watched.trigger_s()
+    attached, key = _attached(session, clock), str(query.runId)
+    with attached.lock:
+        earlier = attached.by_query.get(key)
+        if earlier is not None and earlier.active:
+            if not given:
+                return earlier
+            check_once(query, earlier)
+        watched = SparkQuery(query, session)
+        conf = dict(session.sparkContext.getConf().getAll())
+        options = asked.read({**conf, **session.conf.getAll}, given)
+        scaler = asked.scaler(options, watched.name)
+        goal = _goal(session, conf, options, watched.trigger_s(), attached.executors)
+        if earlier is not None:
+            earlier.detach()
+        decides = Chosen(deciding(asked.spec(options, watched.name), scaler.policy), scaler.state)
+        made = Attachment(watched, decides, attached.executors, goal, clock, key, automatic=not given)
+        attached.by_query[key] = made
+        return made.start()
+
+
+def check_once(query: Any, earlier: Attachment) -> None:
+    """Refuse a second attachment: what one wants, the other would undo. What ``springtide submit`` made gives way."""
+    if not earlier.automatic:
+        raise OptionError(
+            f"query {query.name or query.id} is attached to already, and two would undo what the other does; call detach() of"
+            " what springtide.attach() returned first, and attach then"
+        )
+
+
+def _goal(
+    session: Any, conf: Mapping[str, str], options: asked.Options, trigger_s: float | None, executors: SharedExecutors
+) -> Goal:  # fmt: skip
+    """What is wanted, and refused if the application cannot have it."""
     if trigger_s is None:
         raise SetupError("this query has no micro-batches (a continuous or real-time trigger), so none can be measured")
     target_s = asked.target_s(options.target, trigger_s)
@@ -40,13 +86,12 @@ def begin(query: Any, given: Mapping[str, Any], clock: Clock) -> Attachment:
     if not options.dry_run:
         clusters.check(session)
     cores = 1 if local else clusters.cores_each(session)
-    executors = _shared(session, clock)
-    before = begun_with(conf, 0 if local else len(executors.cluster.executors()))
+    before = begun_with(conf, 0 if local else executors.own())
     limits = Limits(options.min_executors, _most(options, before, local, session.sparkContext.defaultParallelism), cores)
     check_room(conf, limits.most)
     slots = session.sparkContext.defaultParallelism if local else before * cores
-    goal = Goal(options.policy, target_s, trigger_s, options.interval_s, limits, options.dry_run, before, slots)
-    return Attachment(watched, scaler, executors, goal, clock, key=str(query.runId)).start()
+    grows = options.max_executors is None
+    return Goal(options.policy, target_s, trigger_s, options.interval_s, limits, options.dry_run, before, slots, grows)
 
 
 def check_query(query: Any) -> None:
@@ -88,11 +133,11 @@ def _most(options: asked.Options, before: int, local: bool, parallelism: int) ->
     return max(options.min_executors, parallelism if local else before)
 
 
-def _shared(session: Any, clock: Clock) -> SharedExecutors:
+def _attached(session: Any, clock: Clock) -> Attached:
     context = session.sparkContext
     found = getattr(context, SHARED, None)
-    if not isinstance(found, SharedExecutors):
+    if not isinstance(found, Attached):
         cpus = int(context.getConf().get("spark.task.cpus", "1") or 1)
-        found = SharedExecutors(clusters.cluster_of(session, warm=False), clock, cpus)
+        found = Attached(SharedExecutors(clusters.cluster_of(session, warm=False), clock, cpus))
         setattr(context, SHARED, found)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from springtide.control.fleet import Limits
@@ -29,7 +29,10 @@ class WatchedQuery(Protocol):
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted of an attachment. ``before``: the executors of the application; ``slots``: the tasks they run."""
+    """What is wanted of an attachment. ``before``: the executors of the application; ``slots``: the tasks they run.
+
+    ``grows``: nobody said how many executors there may be, so there may be as many as the application has by itself.
+    """
 
     policy: str
     target_s: float
@@ -39,3 +42,9 @@ class Goal:
     dry_run: bool
     before: int
     slots: int
+    grows: bool = False
+
+    def with_executors(self, before: int) -> Goal:
+        """When more of the application's own executors have come than were there when it was attached to."""
+        limits = replace(self.limits, most=max(self.limits.most, before)) if self.grows else self.limits
+        return replace(self, limits=limits, before=before, slots=before * limits.cores)

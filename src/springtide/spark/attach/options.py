@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from springtide.control.plane.spec import Spec, make
 from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
 from springtide.policy import registry
-from springtide.policy.chosen import Chosen, chosen
+from springtide.policy.chosen import Chosen
 from springtide.policy.scale.tide_replay import BATCH_LATENCY
 
 PREFIX = "spark.springtide."
@@ -75,7 +76,12 @@ def scaler(options: Options, operator: str) -> Chosen:
         raise OptionError(
             f"policy {options.policy!r} knows the future, which only the simulator can tell; use it with `springtide simulate`"
         )
-    return chosen(options.policy, options.settings, options.guards, [operator])
+    return make(spec(options, operator))
+
+
+def spec(options: Options, operator: str) -> Spec:
+    """What the policy and its guards are made from, here or in a process of their own."""
+    return Spec(options.policy, options.settings or {}, options.guards, (operator,))
 
 
 def target_s(target: str | float | None, trigger_s: float) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from springtide.control.fleet import Fleet, Limits
 from springtide.control.ports import Clock, Cluster
 from springtide.model.snapshot import NodeSnapshot
+from springtide.spark.attach.released import Remembered
 
 log = logging.getLogger("springtide.attach")
 
@@ -19,7 +20,8 @@ class SharedExecutors:
     """As many executors as the slots of all queries together take; when the last query leaves, as many as before.
 
     Of the queries' limits the largest hold for all together: they are the application's. ``task_cpus``: what a task takes of
-    an executor's cores.
+    an executor's cores. ``before``: the application's own executors. They may come after the first query did: until the
+    fleet has changed something, those that come are counted in.
     """
 
     cluster: Cluster
@@ -27,21 +29,33 @@ class SharedExecutors:
     task_cpus: int = 1
     before: int = 0
     fleet: Fleet = field(init=False)
+    _remembered: Remembered = field(init=False)
     _wanted: dict[str, tuple[int, str]] = field(default_factory=dict)
     _limits: dict[str, Limits] = field(default_factory=dict)
+    _changed: bool = False  # the fleet has asked for executors or let some go since the first query joined
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        self.fleet = Fleet(self.cluster, Limits(1, 1), self.clock)
+        self._remembered = Remembered(self.cluster)
+        self.fleet = Fleet(self._remembered, Limits(1, 1), self.clock, tell=self._note)
+
+    def own(self) -> int:
+        """The executors that the application has by itself, those included that it was given back and that have yet to come."""
+        with self._lock:
+            return self.before if self._changed else max(self.before, len(self._remembered.staying()))
 
     def join(self, query: str, limits: Limits, slots: int, before: int) -> None:
         """One more query, and the slots that it begins with. ``before``: the executors that the application has."""
         with self._lock:
             if not self._wanted:
                 self.before = before
-            self._limits[query] = limits
-            self._wanted[query] = slots, "attached"
-            self._limit()
+            self._set(query, limits, slots, "attached")
+
+    def extend(self, query: str, limits: Limits, slots: int) -> None:
+        """A query's limits and slots, now that more of the application's own executors have come."""
+        with self._lock:
+            if query in self._wanted:
+                self._set(query, limits, slots, self._wanted[query][1])
 
     def want(self, query: str, slots: int, reason: str) -> None:
         with self._lock:
@@ -49,8 +63,13 @@ class SharedExecutors:
                 self._wanted[query] = slots, reason
 
     def look(self) -> None:
+        """See who is there. Who comes while nobody has changed anything is the application's own, and not one too many."""
         with self._lock:
             self.fleet.look()
+            if not self._changed and self.count > self.before:
+                self.before = self.count
+                self.fleet.move(self._remembered)  # else it would ask for those that came, and the cluster bring no more
+                self.fleet.look()
 
     def follow(self) -> None:
         """Ask for and let go what the queries' slots take."""
@@ -61,7 +80,7 @@ class SharedExecutors:
                 self.fleet.follow(total, "; ".join(reasons))
 
     def leave(self, query: str) -> None:
-        """A query goes; the last one leaves as many executors as there were before the first."""
+        """A query goes; the last one leaves as many executors as there were before the first, if that was changed at all."""
         with self._lock:
             if self._wanted.pop(query, None) is None:
                 return
@@ -69,13 +88,11 @@ class SharedExecutors:
             if self._wanted:
                 self._limit()
                 return
-            there = sorted(
-                (one.name for one in self.cluster.executors() if not one.leaving), key=lambda name: (len(name), name)
-            )
-            log.info("executors %d → %d, as before", len(there), self.before)
-            self.cluster.ask(self.before)
-            if there[self.before :]:
-                self.cluster.release(there[self.before :])  # the newest: they are numbered
+            if self._changed:
+                self._give_back()
+            self._changed = False
+            self._remembered.next_fleet()
+            self.fleet.move(self._remembered)  # what it had asked for holds no more
 
     def there(self, query: str) -> int | None:
         """The slots that are there for a query: of several, by what each was granted; None before any was seen."""
@@ -89,8 +106,7 @@ class SharedExecutors:
     @property
     def count(self) -> int:
         """The executors that are there."""
-        with self._lock:
-            return (self.fleet.slots or 0) // (self.fleet.limits.cores * self.task_cpus)
+        return sum(len(node.executors) for node in self.nodes)
 
     @property
     def starting_s(self) -> float:
@@ -101,8 +117,23 @@ class SharedExecutors:
         with self._lock:
             return self.fleet.nodes
 
+    def _give_back(self) -> None:
+        there = self._remembered.staying()
+        log.info("executors %d → %d, as before", len(there), self.before)
+        self._remembered.ask(self.before)
+        if there[self.before :]:
+            self._remembered.release(there[self.before :])
+
+    def _set(self, query: str, limits: Limits, slots: int, reason: str) -> None:
+        self._limits[query] = limits
+        self._wanted[query] = slots, reason
+        self._limit()
+
     def _limit(self) -> None:
         limits: Mapping[str, Limits] = self._limits
         cores = next(iter(limits.values())).cores
         most = max(one.most for one in limits.values())
         self.fleet.limits = Limits(max(one.least for one in limits.values()), most, cores)
+
+    def _note(self, entry: Mapping[str, object]) -> None:
+        self._changed = True
