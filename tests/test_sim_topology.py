@@ -218,7 +218,7 @@ KEYS = [
     "throughput_rows_s", "processed_ratio", "dephased_ratio", "throughput_degradation", "saved_resources", "speedup", "balance",
     "replicas", "replica_seconds", "slot_seconds", "executor_seconds", "reconfigurations", "downtime_ratio",
     "control_messages", "rows_in", "rows_out", "rows_lost", "rows_timed_out", "rows_there", "duration_s", "batches",
-    "batch_ms", "constants", "operators",
+    "batch_ms", "constants", "operators", "policy_failures", "policy_failure",
 ]  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def test_the_document_has_the_same_keys_in_either_mode(tmp_path: Path) -> None:
     one, other = (json.loads(simulated(tmp_path, *words, "--mode", mode).stdout) for mode in ("continuous", "micro-batch"))
     assert list(one) == list(other) == KEYS
     undefined = {"saved_resources", "speedup", "balance", "executor_seconds", "dephased_ratio", "violation_ratio"}
-    undefined |= {"violation_ratio_records"}
+    undefined |= {"violation_ratio_records", "policy_failure"}
     assert {name for name, value in one.items() if value is None} == {
         *undefined, "target_ms", "slot_seconds", "batches", "batch_ms", "constants", "control_messages",
     }  # fmt: skip

@@ -707,9 +707,9 @@ def test_records_that_are_too_old_are_left_out_and_counted(spark: Any, tmp_path:
 
 
 def test_a_dry_run_records_what_it_would_do_and_does_nothing(spark: Any, tmp_path: Path) -> None:
-    topology = numbers(600, rate=200.0).map(slow, parallelism=4).to(st.sink.discard()).named("dry")
+    topology = numbers(1600, rate=200.0).map(slow, parallelism=4).to(st.sink.discard()).named("dry")
     result = st.run(
-        topology, policy="scripted", settings={"script": "* 0:1 1:2"}, dry_run=True, max_slots=4, duration="5s",
+        topology, policy="scripted", settings={"script": "* 0:1 1:2"}, dry_run=True, max_slots=4, duration="8s",
         interval="0.5s", spark=spark, runs=tmp_path / "runs",
     )  # fmt: skip
     told = [json.loads(line) for line in (result.folder / "decisions.jsonl").read_text().splitlines()]

@@ -12,6 +12,7 @@ import pyarrow.parquet as parquet
 
 from crash.job import Number, Part, Settings, Split, Tag, Weigh, make, parse
 from springtide.model.generated import draws
+from springtide.spark.durable import read_json
 from springtide.spark.state.reading import reading
 
 Records = Counter[tuple[Any, ...]]
@@ -119,7 +120,8 @@ def committed(settings: Settings) -> set[str]:
 
 
 def _documents(folder: Path) -> dict[int, dict[str, Any]]:
-    return {int(file.stem): json.loads(file.read_bytes()) for file in sorted(folder.glob("[0-9]*.json"))}
+    found = {int(file.stem): read_json(file) for file in sorted(folder.glob("[0-9]*.json"))}
+    return {number: document for number, document in found.items() if document is not None}
 
 
 def _rows(folder: Path) -> Records:
