@@ -31,9 +31,6 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.scale import ScalePolicy, State
 
-NICENESS = 5
-"""Batches first: a policy that computes for long gets the time that they leave."""
-
 ALONE_S = 5.0
 """So much after its driver should have ended it, a process that hangs ends by itself. Where a policy keeps the interpreter
 to itself, as a regular expression may, no thread sees the end of the input."""
@@ -91,8 +88,6 @@ def _sound(request: object, snapshot: Snapshot) -> Request:
 def main() -> None:
     """Answer until the driver is gone."""
     questions, answers = _own_pipes()
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
     with contextlib.suppress(OSError):  # where memory runs out, this process goes, and not its driver
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
