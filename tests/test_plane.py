@@ -342,7 +342,7 @@ def test_a_process_is_nice_and_ends_with_its_close(tmp_path: Path, made: Made) -
     remote.decide(remote.initial(), snapshot(1), RNG)
     assert remote.pid is not None
     process = psutil.Process(remote.pid)
-    assert process.nice() == min(19, os.nice(0) + 5)
+    assert process.nice() == min(19, os.nice(0) + children.NICENESS)
     assert os.getpgid(process.pid) == process.pid, "Ctrl-C of a terminal is not for it"
     state = remote.close()
     assert state == {"seen": 1}
