@@ -222,6 +222,19 @@ def test_a_document_that_was_changed_is_refused(tmp_path: Path) -> None:
         read_json(file)
 
 
+def test_a_manifest_that_was_changed_lets_go_of_the_checkpoint(tmp_path: Path) -> None:
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    held.next_epoch()
+    held.commit({"batch": 0, "epoch": 1})
+    held.release()
+    file = held.own / "manifests" / "00000000.json"
+    file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 7'))
+    for _ in range(2):  # the second would find the lock taken
+        with pytest.raises(CheckpointError, match=r"00000000\.json does not have its checksum"):
+            held.acquire(taxi())
+
+
 def test_a_document_from_before_there_were_checksums_is_read(tmp_path: Path) -> None:
     file = tmp_path / "one.json"
     file.write_text('{"a": 1}')

@@ -81,12 +81,16 @@ class Checkpoint:
         except OSError as error:
             raise CheckpointError(f"checkpoint {self.root} cannot be made: {error.strerror}; give another folder") from None
         self._take_lock()
-        stored = self._check_fits(topology, wanted)  # again: another driver may have made it until now
-        if stored is None:
-            stored = {**wanted, "id": uuid.uuid4().hex[:12]}
-            write_atomic(self.own / "topology.json", stored)
-        self.identity = stored["id"]
-        self._check_offsets()
+        try:
+            stored = self._check_fits(topology, wanted)  # again: another driver may have made it until now
+            if stored is None:
+                stored = {**wanted, "id": uuid.uuid4().hex[:12]}
+                write_atomic(self.own / "topology.json", stored)
+            self.identity = stored["id"]
+            self._check_offsets()
+        except BaseException:
+            self.release()
+            raise
 
     def keep_state(
         self, declared: Mapping[str, Mapping[str, Any]], migrating: Collection[str], location: str | None = None
@@ -134,7 +138,6 @@ class Checkpoint:
         stored = read_json(self.own / "topology.json")
         differences = [] if stored is None else compare(stored, wanted)
         if differences:
-            self.release()
             raise CheckpointError(
                 f"checkpoint {self.root} does not fit topology {topology.name!r}: {'; '.join(differences)}."
                 " Give a new checkpoint, or change the topology back"
@@ -184,7 +187,6 @@ class Checkpoint:
         manifest = self.last_manifest() or {}
         wanted, batch = manifest.get("offsets"), manifest.get("batch", 0)
         if wanted is not None and wanted != self._offsets_checksum(batch):
-            self.release()
             raise CheckpointError(
                 f"{self._offsets_file(batch)} is gone or was changed since batch {batch} was committed, and Spark would go on"
                 " from it; put it back, or give a new checkpoint"

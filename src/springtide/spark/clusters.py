@@ -54,7 +54,8 @@ class SparkCluster:
 
     def __init__(self, session: Any, warm: bool = False) -> None:
         self._backend = internals.ExecutorBackend(session)
-        self._wanted: int | None = None
+        self._asked: int | None = None
+        self._wanted: int | None = None  # what was asked last, until the errand for it runs
         self._errands: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None: that was all
         self._cold: WarmUp | None = WarmUp(self._backend) if warm else None
         threading.Thread(target=self._run_errands, name="springtide-cluster", daemon=True).start()
@@ -64,9 +65,9 @@ class SparkCluster:
         return there if self._cold is None else tuple(replace(one, starting=not self._cold.ready(one)) for one in there)
 
     def ask(self, total: int) -> None:
-        self._wanted = total
-        if self._cold is not None:
+        if self._cold is not None and total != self._asked:  # one that is repeated may never come: look for it as for any
             self._cold.expect()
+        self._wanted = self._asked = total
         self._errands.put(self._ask_newest)
 
     def release(self, names: Sequence[str]) -> None:
