@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from crash.ledger import ledger, pytest_terminal_summary  # noqa: F401  a fixture and a hook
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """For JVMs that live for seconds: a start of Spark takes 13 s of CPU instead of 24."""
+
+settings.register_profile("springtide", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("springtide")
 
 
 @pytest.fixture(scope="session")

@@ -97,6 +97,7 @@ NONSENSE: dict[str, Any] = {
     "object": lambda state, first: (state, (Request(object(), 1, "object"),)),  # type: ignore[arg-type]
     "operator": lambda state, first: (state, (Request("frist", 1, "no such operator"),)),
     "text": lambda state, first: (state, ("first=3",)),
+    "no state": lambda state, first: ("learned", ()),
     "nothing": lambda state, first: None,
     "number": lambda state, first: 7,
 }

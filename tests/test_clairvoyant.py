@@ -60,7 +60,7 @@ def told(arrivals: Sequence[float], interval: int, target_s: float, limit: int =
 traces = some.lists(some.integers(0, 400), min_size=1, max_size=9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(traces, some.integers(2, 4), some.sampled_from([0.05, 0.1, 0.25, 0.4, 0.5, 1.0, 2.0]))
 def test_it_is_never_later_than_need_be(arrivals: list[int], interval: int, target_s: float) -> None:
     assume(len(arrivals) <= 3 * interval)
@@ -84,7 +84,7 @@ def test_no_plan_keeps_the_target_for_less() -> None:
     assert dearer <= 6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some.lists(some.integers(0, 400), min_size=1, max_size=4), some.sampled_from([0.05, 0.25, 1.0]))
 def test_an_interval_by_itself_is_sized_exactly(arrivals: list[int], target_s: float) -> None:
     """No queue is handed on, so nothing is rounded."""
@@ -121,14 +121,14 @@ def test_a_queue_is_not_forgotten() -> None:
     assert told([207, 340, 67, 267], 2, 0.4)[1] == (0, 10)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(some.lists(some.integers(0, 900), min_size=1, max_size=8), some.sampled_from([0.5, 1.0]))
 def test_a_limit_is_kept_even_if_it_forbids_the_target(arrivals: list[int], target_s: float) -> None:
     plan, _ = told(arrivals, 4, target_s, limit=2)
     assert all(1 <= degree <= 2 for degree in plan)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(traces, some.integers(1, 5), some.sampled_from([0.05, 0.25, 1.0]), some.sampled_from([0.0, 1.0]))
 def test_in_a_line_of_equal_operators_degrees_are_within_one(
     arrivals: list[int], count: int, target_s: float, variability: float
@@ -155,7 +155,7 @@ def wait_mmk(load: float, k: int) -> float:
     return k * blocked / (k - load * (1 - blocked)) / (k - load)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(some.floats(0.5, 30.0), some.sampled_from([0.02, 0.05, 0.25]))
 def test_chance_is_paid_for_as_m_m_k_says(load: float, target_s: float) -> None:
     """At a constant rate: the fewest k whose work and wait keep the target, if that is within three of what keeps up."""
@@ -294,7 +294,7 @@ def longest_wait(arrivals: Sequence[float], capacity: float) -> float:
     return longest
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(some.lists(some.floats(0, 1e5), min_size=1, max_size=20), some.floats(0.0, 20.0))
 def test_demand_is_the_least_capacity_that_keeps_the_queue_short(arrivals: list[float], patience_s: float) -> None:
     found = demand(arrivals, patience_s)

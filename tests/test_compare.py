@@ -446,7 +446,7 @@ def test_after_a_resize_it_is_m_m_k(script: str, k: int) -> None:
     assert outcome.summary["latency_ms"]["mean"] == pytest.approx(1000 * (0.01 + wait), rel=0.06)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     some.lists(some.integers(1, 7), min_size=1, max_size=6), some.integers(0, 10**6), some.sampled_from([None, 0.3]),
     some.sampled_from([0.0, 0.7, 2.5]),
@@ -468,7 +468,7 @@ def test_no_record_is_lost_or_doubled(degrees: list[int], seed: int, timeout: fl
     assert np.isfinite(everything.latencies_s).sum() == everything.summary["rows_out"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(some.lists(some.integers(1, 7), min_size=1, max_size=6), some.integers(0, 10**6))
 def test_records_of_equal_work_leave_in_the_order_in_which_they_came(degrees: list[int], seed: int) -> None:
     """Started in order and all of the same work: so they leave in order, whatever the degrees do."""
@@ -492,7 +492,7 @@ def replicas(count: int) -> Replicas:
     return Replicas(np.zeros(count), np.zeros(count, dtype=np.int64), np.ones(count), np.zeros(count, dtype=np.int64))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     some.lists(some.tuples(some.floats(0, 1), some.floats(0.01, 2.0)), min_size=1, max_size=30), some.integers(1, 5),
     some.integers(1, 5), some.sampled_from([math.inf, 1.5]), some.sampled_from([1.0, 1.75]),

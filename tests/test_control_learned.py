@@ -378,7 +378,7 @@ def test_a_source_that_does_not_tell_when_has_no_arrivals() -> None:
 times = some.lists(some.tuples(some.floats(0.0, 40.0), some.integers(1, 500)), min_size=1, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(some.lists(times, min_size=1, max_size=3), some.sampled_from([0.0, 1000.0]))
 def test_arrivals_add_up_to_the_records(batches: list[list[tuple[float, int]]], epoch: float) -> None:
     reports = [batch(sum(n for _, n in one), created=tuple((epoch + at, float(n)) for at, n in one)) for one in batches]
@@ -430,7 +430,7 @@ def test_the_only_source_is_known_by_the_batch() -> None:
 # All slots in use
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(some.integers(1, 60), some.one_of(some.none(), some.integers(1, 9)))
 def test_filled_uses_all_slots_as_evenly_as_can_be(max_slots: int, parallelism: int | None) -> None:
     topology = line(grouping="auto", parallelism=parallelism) if parallelism else line()

@@ -139,7 +139,7 @@ def check(found: Assigned, cluster: dict[str, Any]) -> None:
     assert (have <= np.maximum(before, cluster["granted"])).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(clusters(), st.booleans())
 def test_every_executor_gets_its_cores_and_no_node_gives_more_than_it_has(cluster: dict[str, Any], from_any: bool) -> None:
     asked = {name: value.copy() for name, value in cluster.items()}
@@ -154,14 +154,14 @@ def test_every_executor_gets_its_cores_and_no_node_gives_more_than_it_has(cluste
         assert gained.sum() == gained[cluster["home"][j]]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(clusters(), st.integers(0, 2**32))
 def test_the_naive_one_keeps_the_same_bounds(cluster: dict[str, Any], seed: int) -> None:
     found = naive(cluster["granted"], cluster["cores"], cluster["capacity"], np.random.default_rng(seed))
     check(found, cluster)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(clusters(), st.integers(0, 2**32))
 def test_one_core_is_never_dearer_than_the_naive_one(cluster: dict[str, Any], seed: int) -> None:
     """Of one core the cheapest is taken. Of several this cannot hold: a cheap one now may make the next ones dear."""

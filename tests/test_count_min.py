@@ -36,7 +36,6 @@ def test_size_of_the_paper() -> None:
     assert count_min.rows(1.0) == 1
 
 
-@settings(deadline=None)
 @given(keys=KEYS, r=st.integers(1, 5), c=st.integers(1, 70), seed=st.integers(0, 2**63 - 1))
 def test_frequency_is_never_below_the_truth(keys: list[int], r: int, c: int, seed: int) -> None:
     array = np.array(keys, dtype=np.uint64)
@@ -75,7 +74,6 @@ def test_two_keys_share_a_cell_as_seldom_as_by_lot() -> None:
             assert (seen[:, i] == seen[:, j]).mean() <= 1 / c + 4 * np.sqrt(1 / c / draws)
 
 
-@settings(deadline=None)
 @given(keys=KEYS, c=st.integers(1, 20), data=st.data())
 def test_estimates_lie_between_the_least_and_the_greatest_cost(keys: list[int], c: int, data: st.DataObject) -> None:
     """Equation 6."""
@@ -111,7 +109,7 @@ def test_merged_and_aged() -> None:
     assert np.allclose(count_min.estimate(0.3 * F, 0.3 * W, places, 0.0), count_min.estimate(F, W, places, 0.0))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(keys=KEYS, c=st.integers(1, 60), seed=st.integers(0, 2**63 - 1))
 def test_kernels_agree_with_whole_columns(keys: list[int], c: int, seed: int) -> None:
     array, costs = np.array(keys, dtype=np.uint64), np.arange(1.0, len(keys) + 1)

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.policy.scale.erlang import (
@@ -52,7 +52,6 @@ def test_two_servers_have_a_closed_form(offered: float) -> None:
     assert mean_response(offered / 0.02, 0.02, 2) == pytest.approx(0.02 / (1 - (offered / 2) ** 2), rel=1e-9)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 99))
 def test_few_servers_as_factorials_say(servers: int, percent: int) -> None:
     offered = Fraction(servers * percent, 100)
@@ -83,7 +82,6 @@ def test_no_load_no_servers_and_too_much_load() -> None:
     assert mean_wait(300.0, 0.01, 3) == mean_response(400.0, 0.01, 3) == queue_length(3.0, 3, 0.3) == math.inf
 
 
-@settings(deadline=None)
 @given(st.floats(0.01, 200), st.integers(1, 60))
 def test_each_server_takes_off_less_than_the_one_before(offered: float, more: int) -> None:
     first = least_stable(offered)
@@ -92,7 +90,6 @@ def test_each_server_takes_off_less_than_the_one_before(offered: float, more: in
     assert queues[0] - queues[1] >= (queues[1] - queues[2]) * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(st.floats(0.1, 5_000), st.floats(0.0001, 0.1), st.floats(1.0001, 20))
 def test_the_fewest_servers_are_enough_and_one_less_is_not(rate: float, service_s: float, times: float) -> None:
     servers = servers_for(rate, service_s, service_s * times)

@@ -67,7 +67,7 @@ def sine(length: float, number: int, noise: float = 0.0, seed: int = 0) -> list[
     values=st.lists(st.one_of(anything, rates, st.sampled_from([0.0, 1.0, 5e-324, 1.7e308])), max_size=30),
     steps=st.integers(1, 40),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_forecasts_are_sound_whatever_comes(forecaster: Forecaster, values: list[float], steps: int) -> None:
     state = forecaster.initial()
     assert forecaster.ahead(state, steps) is None
@@ -95,7 +95,7 @@ def test_the_state_that_comes_in_is_not_changed(forecaster: Forecaster) -> None:
 
 @pytest.mark.parametrize("forecaster", ALL, ids=repr)
 @given(value=rates, number=st.integers(1, 40), steps=st.integers(1, 40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_constant_series_stays_so(forecaster: Forecaster, value: float, number: int, steps: int) -> None:
     assert ahead(forecaster, [value] * number, steps) == pytest.approx(value, rel=1e-9)
 
@@ -205,7 +205,7 @@ def test_the_exponential_can_be_left_out() -> None:
 
 
 @given(st.lists(st.floats(0.1, 1e4), min_size=3, max_size=30), st.integers(1, 10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_regressions_are_those_of_numpy(values: list[float], steps: int) -> None:
     n = len(values)
     t = np.arange(1, n + 1)
@@ -425,7 +425,7 @@ series = st.one_of(
     rate=st.sampled_from([0.1, 1.0, 2.0, 10.0]),
     members=st.sampled_from(["last, linear", "last, moving-average, best-fit, holt-winters", "last, markov, exponential"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_regret_is_bounded(values: list[float], discount: float, rate: float, members: str) -> None:
     ensemble = Ensemble(members, discount, rate)
     own, losses, number = regret(ensemble, values)
@@ -482,7 +482,7 @@ def test_it_follows_whoever_is_right_lately() -> None:
 
 
 @given(values=st.lists(rates, min_size=1, max_size=40), steps=st.integers(1, 10))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_mean_is_between_the_members_and_quantiles_rise(values: list[float], steps: int) -> None:
     ensemble = Ensemble("last, linear, moving-average")
     state = after(ensemble, values)

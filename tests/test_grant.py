@@ -321,7 +321,7 @@ views = some.builds(
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, TokenBucket(capacity=3), Budget(executor=0.1)], ids=repr)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(history=some.lists(some.tuples(proposals, views), min_size=1, max_size=6))
 def test_every_proposal_has_one_verdict_and_the_state_is_json(policy: Any, history: list[tuple[list[Proposal], View]]) -> None:
     state = policy.initial()
@@ -345,7 +345,7 @@ def _nodes(action: Action) -> tuple[str, ...]:
     return action.nodes if isinstance(action, Scale) and action.kind == "scale-out" else ()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(some.integers(1, 4), some.lists(some.tuples(proposals, some.floats(0, 1000), some.floats(1, 200)), max_size=12))
 def test_never_more_is_granted_than_there_were_tokens(
     capacity: int, history: list[tuple[list[Proposal], float, float]]
@@ -364,7 +364,7 @@ def test_never_more_is_granted_than_there_were_tokens(
         assert 0 <= state["tokens"] <= capacity
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(proposals, some.integers(1, 40), some.none() | some.integers(0, 9), some.floats(0, 3), some.floats(0, 0.2))
 def test_a_budget_is_never_exceeded(
     asked: list[Proposal], replicas: int, executors: int | None, limit: float, executor: float

@@ -72,7 +72,6 @@ def test_round_robin_takes_turns_from_its_origin() -> None:
     assert routed(RoundRobin(), batch, (), 5, 3).tolist() == [2, 0, 1, 2, 0, 1, 2]
 
 
-@settings(deadline=None)
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=12), width=st.integers(1, 20))
 def test_round_robin_totals_differ_by_at_most_the_number_of_origins(sizes: list[int], width: int) -> None:
     totals = np.zeros(width, dtype=np.int64)
@@ -85,7 +84,6 @@ def test_round_robin_totals_differ_by_at_most_the_number_of_origins(sizes: list[
     assert totals.max() - totals.min() <= len(sizes)
 
 
-@settings(deadline=None)
 @given(width=st.integers(1, 20), rows=st.integers(0, 9), rounds=st.integers(1, 3))
 def test_round_robin_is_even_for_equal_shares(width: int, rows: int, rounds: int) -> None:
     routes = [routed(RoundRobin(), pa.record_batch({"a": range(rows)}), (), origin, width) for origin in range(width * rounds)]
@@ -96,7 +94,7 @@ def test_round_robin_is_even_for_equal_shares(width: int, rows: int, rounds: int
 
 
 @pytest.mark.parametrize("name", VALUES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_hash_is_the_same_for_a_key_whatever_the_split(name: str, data: st.DataObject) -> None:
     kind, strategy = VALUES[name]
@@ -115,7 +113,7 @@ def test_hash_is_the_same_for_a_key_whatever_the_split(name: str, data: st.DataO
 
 
 @pytest.mark.parametrize("name", VALUES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_different_values_have_different_hashes(name: str, data: st.DataObject) -> None:
     kind, strategy = VALUES[name]

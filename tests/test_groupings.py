@@ -32,7 +32,7 @@ SMALL: dict[str, dict[str, object]] = {"posg": {"window": 3}, "load-balancing": 
 """Parameters with which a few records are enough to learn from."""
 
 AMOUNTS = st.sampled_from([0.0, 1e-9, 0.5, 3.0, 1e12, 1e308, np.nan, np.inf, -1.0])
-ROUTES = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ROUTES = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

@@ -417,7 +417,7 @@ def story(guards: Sequence[Guard], seed: int, start: Mapping[str, int], served: 
 
 seeds = st.integers(0, 2**32)
 starts = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1)
-few = settings(deadline=None, max_examples=30)
+few = settings(max_examples=30)
 
 
 @few

@@ -669,7 +669,7 @@ histories = some.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     histories, some.sampled_from([0.0, 30.0, 60.0]), some.sampled_from([0.0, 45.0]), some.sampled_from([All(), TokenBucket()])
 )

@@ -50,7 +50,7 @@ def test_without_delays_all_are_as_close() -> None:
     assert spread("n4", 1, Neighbourhood((Place("n7", 1),), DELAYS), np.random.default_rng(0)) == ("n7",)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some.lists(some.integers(0, 3), min_size=3, max_size=3), some.integers(0, 12), some.integers(0, 99))
 def test_no_node_gets_more_than_it_has_room_for(free: list[int], count: int, seed: int) -> None:
     found = spread("n1", count, around(*free), np.random.default_rng(seed))

@@ -253,7 +253,7 @@ measured = some.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(measured)
 def test_a_snapshot_survives_json(one: Snapshot) -> None:
     _ = one.by_name  # what it has looked up is no part of it
@@ -264,7 +264,7 @@ def test_a_snapshot_survives_json(one: Snapshot) -> None:
     assert hash(again.batches) == hash(one.batches)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(some.builds(Request, names, counts, names, numbers_))
 def test_a_request_survives_json(one: Request) -> None:
     assert Request.from_json(decoded(encoded(one.to_json()))) == one

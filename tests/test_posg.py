@@ -124,7 +124,7 @@ def optimum(costs: Floats, k: int) -> float:
     return min(makespan(np.array((0, *schedule)), costs, k) for schedule in schedules)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(costs=st.lists(st.integers(1, 20), min_size=1, max_size=6), k=st.integers(1, 3))
 def test_greedy_is_within_its_bound(costs: list[int], k: int) -> None:
     """Theorem 4.2: at most (2 − 1/k) times the optimum."""

@@ -54,7 +54,7 @@ rides = some.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some.lists(rides, min_size=1, max_size=6), some.integers(1, 3))
 def test_aggregates_are_what_plain_python_has(tmp_path_factory: Any, batches: list[Any], width: int) -> None:
     stream = keyed().aggregate(
@@ -217,7 +217,7 @@ def paired(left: Trip, right: Trip) -> Pair:
 events = some.lists(some.tuples(some.sampled_from("ab"), some.integers(0, 40), some.booleans()), max_size=10)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some.lists(events, min_size=1, max_size=5))
 def test_a_join_has_every_pair_within_the_bound_once(tmp_path_factory: Any, batches: list[Any]) -> None:
     other = trips("others").watermark("at", "0s", name="other-watermark").key_by("route")

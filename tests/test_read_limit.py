@@ -46,7 +46,6 @@ def play(
     return played
 
 
-@settings(deadline=None)
 @given(
     decisions=st.lists(st.lists(st.tuples(ROWS, SECONDS), max_size=5), max_size=12),
     target=st.floats(1e-3, 1e3),
@@ -67,7 +66,6 @@ def test_the_limit_is_bounded_whatever_comes(decisions: list[list[tuple[Any, Any
         assert 1 <= limit <= max(rule.first, 4 * largest)
 
 
-@settings(deadline=None)
 @given(batches=st.lists(st.tuples(ODD, ODD) | st.tuples(ODD, st.just(1.0)) | st.tuples(st.just(5), ODD)))
 def test_absurd_batches_are_not_acted_on(batches: list[tuple[Any, Any]]) -> None:
     rule = ReadLimit(2.0)
@@ -78,7 +76,7 @@ def test_absurd_batches_are_not_acted_on(batches: list[tuple[Any, Any]]) -> None
     assert floor_s(absurd) is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     target=st.floats(0.5, 20),
     fixed_share=st.floats(0.01, 0.6),
@@ -183,7 +181,7 @@ def test_settings_that_do_not_fit(wrong: dict[str, Any]) -> None:
         ReadLimit(**{"target_s": 2.0, **wrong})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     fixed=st.floats(0.05, 2),
     each=st.floats(1e-6, 1e-3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.errors import OptionError
@@ -129,7 +129,6 @@ def test_scripted_refuses_a_negative_repetition() -> None:
         Scripted(repeat=-1)
 
 
-@settings(deadline=None)
 @given(
     steps=st.dictionaries(st.integers(0, 1_000), st.integers(1, 50), min_size=1, max_size=8),
     at=st.floats(0, 2_000),

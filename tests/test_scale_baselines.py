@@ -229,7 +229,7 @@ def test_rlearning_checks_its_operators() -> None:
         check(RLearning(known="blot 0:1"), ["bolt"])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cost_ms=st.integers(10, 100), rates=st.lists(st.integers(1, 300), min_size=1, max_size=4))
 def test_training_on_plateaus_finds_degrees_that_are_enough(cost_ms: int, rates: list[int]) -> None:
     policy, degree = RLearning(window=0.0), 1
@@ -253,7 +253,7 @@ OPERATORS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     measured=st.lists(st.lists(OPERATORS, max_size=3, unique_by=lambda one: one.name), min_size=1, max_size=5),
     slots=st.one_of(st.none(), st.integers(0, 9)), at=st.floats(allow_nan=True, allow_infinity=True),

@@ -364,7 +364,7 @@ def test_they_are_made_from_text() -> None:
 rates = st.lists(st.one_of(st.none(), st.floats(0, 1e5)), min_size=1, max_size=20)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rates=rates, degree=st.integers(1, 40), beta=st.floats(0, 1), plus=st.booleans(), combine=st.sampled_from(["max", "min"]),
     backlog=st.one_of(st.none(), st.integers(0, 10**6)),
@@ -395,7 +395,7 @@ def test_outside_the_working_interval_only_and_in_the_right_direction(
             degree, since = request.degree, 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(rate=st.floats(1, 1e5), cost_s=st.floats(1e-4, 0.1), degree=st.integers(1, 100))
 def test_a_constant_load_needs_one_change_at_most(rate: float, cost_s: float, degree: int) -> None:
     for policy in (Autoscale(), AutoscalePlus(), AutoscalePlus(beta=0.1)):

@@ -381,7 +381,7 @@ def swept_by_loops(policy: ModelBased, q: Any, late: Any, moves: Any) -> dict[tu
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(most=st.integers(2, 5), bins=st.integers(1, 4), seed=st.integers(0, 10**6))
 def test_a_sweep_is_the_bellman_equation_and_brings_tables_closer(most: int, bins: int, seed: int) -> None:
     policy, rng = ModelBased(), np.random.default_rng(seed)
@@ -395,7 +395,7 @@ def test_a_sweep_is_the_bellman_equation_and_brings_tables_closer(most: int, bin
     assert apart <= policy.gamma * np.abs(q - other).max() + 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     observed=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.booleans()), min_size=1, max_size=60),
     alpha=st.floats(0, 1),
@@ -471,7 +471,7 @@ OPERATORS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     measured=st.lists(st.lists(OPERATORS, max_size=3, unique_by=lambda one: one.name), min_size=1, max_size=4), target_s=MAYBE,
     slots=st.one_of(st.none(), st.integers(0, 9)), interval_s=st.sampled_from([0.0, 30.0]),

@@ -252,7 +252,7 @@ def test_queueing_without_input() -> None:
     assert run(Queueing(), busy, idle) == [{"a": 6}, {"a": 1}]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     loads=st.lists(st.floats(0.05, 3.2), min_size=1, max_size=3),
     slots=st.integers(3, 13),
@@ -330,7 +330,7 @@ MEASURED = st.builds(
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(first=MEASURED, second=MEASURED, slots=st.integers(1, 100) | st.none(), batched=st.booleans())
 def test_every_policy_is_pure_and_asks_for_what_may_be(
     policy: ScalePolicy, first: OperatorSnapshot, second: OperatorSnapshot, slots: int | None, batched: bool

@@ -155,7 +155,7 @@ def test_replicas_that_take_time_are_asked_for_before() -> None:
     assert later >= at_once >= rise[-1][-1] * COST
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     some.lists(some.one_of(some.just(0.0), some.floats(1e-3, 1e6)), min_size=1, max_size=8), some.integers(1, 4),
     some.integers(1, 12), some.integers(4, 30), some.integers(0, 10**7), some.booleans(),

@@ -263,7 +263,7 @@ def snapshots(draw: some.DrawFn) -> Snapshot:
 
 
 @policies
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(some.lists(snapshots(), min_size=1, max_size=6))
 def test_any_history_leads_to_sound_requests(policy: Any, history: list[Snapshot]) -> None:
     state, rng = policy.initial(), np.random.default_rng(0)
@@ -297,7 +297,7 @@ values = some.lists(some.one_of(some.floats(0, 1e9), some.sampled_from([0.0, 1e-
 
 
 @forecasters
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(series=values)
 def test_a_forecast_is_a_number_and_the_state_is_json(forecaster: Any, series: list[float]) -> None:
     state = forecaster.initial()

@@ -54,7 +54,7 @@ def run(model: Model, constants: Constants = NONE, **options: Any) -> Outcome:
 # What a batch is
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     rate=st.floats(10, 2_000), cost=st.floats(0, 0.01), width=st.integers(1, 6), slots=st.integers(1, 6),
     times=st.lists(st.floats(0, 0.05), min_size=5, max_size=5),

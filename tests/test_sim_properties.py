@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 quarters = st.integers(0, 8).map(lambda n: n / 4)  # exact in binary, so that times may be equal, and results have to be
 loads = st.lists(st.tuples(quarters, quarters), min_size=1, max_size=60)
-few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Fates(NamedTuple):

@@ -152,7 +152,7 @@ def test_runs_are_merged_and_what_nobody_needs_is_removed(tmp_path: Path) -> Non
 BATCHES = some.tuples(some.sets(some.integers(0, 7), max_size=3), some.integers(1, 9), some.booleans())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(some.lists(BATCHES, min_size=20, max_size=50))
 def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: list[tuple[set[int], int, bool]]) -> None:
     """Of each batch: the keys that come, the seconds that pass, and whether the merge is done before the next. A key is

@@ -99,7 +99,7 @@ MANY = [Event(f"k{n}", 1) for n in range(200)]
 # Right, whatever happens
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_random_nodes_crashes_and_retries_leave_what_a_dict_has(tmp_path_factory: Any, history: list[Any]) -> None:
     machine, model = Elsewhere(tmp_path_factory.mktemp("state")), dict[str, list[int]]()

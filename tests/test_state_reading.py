@@ -194,7 +194,7 @@ events = some.lists(
 histories = some.lists(some.tuples(events, some.integers(1, 3), some.integers(0, 3)), max_size=6)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories, some.sampled_from([".json", ".parquet"]))
 def test_exported_rows_are_what_a_dict_has(tmp_path_factory: Any, batches: list[Any], suffix: str) -> None:
     folder = tmp_path_factory.mktemp("state")

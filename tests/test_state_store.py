@@ -95,7 +95,7 @@ fates = some.sampled_from(["commit", "lost", "retried", "merge"])
 steps = some.lists(some.tuples(events, some.integers(1, 5), fates, some.integers(0, 2**32)), min_size=1, max_size=14)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_random_plans_crashes_and_retries_leave_what_a_dict_has(tmp_path_factory: Any, history: list[Any]) -> None:
     machine, model = Machine(kept_in(tmp_path_factory.mktemp("state"))), dict[str, list[int]]()

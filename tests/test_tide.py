@@ -167,7 +167,7 @@ odd_reports = st.lists(
 
 
 @pytest.mark.parametrize("grouping", [Tide(), Tide(exact=8, half_life=3), Lpt()], ids=["tide", "small", "lpt"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batches=st.lists(st.tuples(st.integers(1, 8), odd_reports), max_size=6), rows=st.integers(0, 40))
 def test_whatever_is_reported_every_record_has_a_target(
     grouping: Tide | Lpt, batches: list[tuple[int, list[TaskCosts]]], rows: int
@@ -185,7 +185,7 @@ def test_whatever_is_reported_every_record_has_a_target(
         assert grouping.route(Share(rows, width), table).shape == (rows,), "without a key"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seconds=st.lists(st.floats(0.001, 1), min_size=1, max_size=9), width=st.integers(2, 4))
 def test_the_longest_first_is_within_grahams_bound(seconds: list[float], width: int) -> None:
     """4/3 − 1/(3k) of the least makespan, found by trying all."""

@@ -271,7 +271,7 @@ def widths_of(topology: Topology, source: random.Random) -> dict[str, int]:
     return {operator.name: source.randint(1, 4) for operator in topology if operator.grouping is not None}
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(topologies(), some.randoms(use_true_random=False))
 def test_stages_give_what_the_functions_give_whatever_the_graph_the_widths_and_the_order(
     topology: Topology, source: random.Random
@@ -311,7 +311,7 @@ def _check_tallies(topology: Topology, ran: Ran, rows: Rows) -> None:
             assert rows_in[operator.name] == sum(rows_out[name] for name in operator.inputs)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(topologies(), some.randoms(use_true_random=False))
 def test_widths_change_nothing_but_the_tasks(topology: Topology, source: random.Random) -> None:
     rows = partitions(topology, source)
@@ -682,7 +682,7 @@ def entered(topology: Topology, schema: pa.Schema, parts: Iterable[pa.RecordBatc
     return [block for block in sent[1::2] if blocks.parse(block).kind is BlockKind.DATA]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(some.randoms(use_true_random=False), some.integers(1, 4))
 def test_rows_of_an_unordered_source_are_routed_by_their_content_alone(order: random.Random, parts: int) -> None:
     topology = (

@@ -23,7 +23,7 @@ from springtide.record.folder import RunFolder
 from springtide.spark import session as sessions
 
 SLOTS = 2
-RECORDS = 60_000
+RECORDS = 1_000_000
 WARM = 5
 """Batches of a run that are not measured: the read limit finds its size."""
 SIDES = {"well": ("static", {"degree": 1}), "chaos": ("springtide.bench.chaos_policy:Chaos", {})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import signal
 import time
 from dataclasses import dataclass
@@ -37,10 +38,11 @@ class Chaos:
         return {"before": None}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> Any:
-        if snapshot.interval_s == 0 or rng.random() >= self.share:
+        chance = random.SystemRandom()  # not rng, which is as it was after a restart: the same would happen again
+        if snapshot.interval_s == 0 or chance.random() >= self.share:
             return {"before": {o.name: o.degree for o in snapshot.operators}}, ()
         first = snapshot.operators[0]
-        match WAYS[rng.integers(len(WAYS))]:
+        match chance.choice(WAYS):
             case "raise":
                 raise RuntimeError("chaos")
             case "hang":

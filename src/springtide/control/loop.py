@@ -35,7 +35,7 @@ from springtide.policy.batch.shedding import Shedding
 from springtide.policy.grant import GrantPolicy
 from springtide.policy.group import Route
 from springtide.policy.group.shards import OWNER
-from springtide.policy.scale import ScalePolicy, State
+from springtide.policy.scale import ScalePolicy, State, decided
 from springtide.policy.shard import Sharder
 
 log = logging.getLogger("springtide.control")
@@ -229,8 +229,7 @@ class ControlLoop:
     def _analyze(self, snapshot: Snapshot) -> tuple[Request, ...]:
         try:
             before = self._policy.initial() if self._policy_state is None else self._policy_state
-            state, requests = self._policy.decide(before, snapshot, self._rng)
-            requests = tuple(request.checked(self._topology.by_name) for request in requests)
+            state, requests = decided(self._policy, before, snapshot, self._rng)
             self._policy_state = state
             self._tell_refused(state, snapshot)
         except Exception as error:  # a policy is anybody's code; whatever it raises must not reach the data flow

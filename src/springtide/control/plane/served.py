@@ -27,9 +27,8 @@ import numpy as np
 from springtide.control.hierarchy.refusals import refused
 from springtide.control.plane.spec import Spec, make
 from springtide.control.plane.wire import decoded, encoded
-from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.scale import ScalePolicy, State
+from springtide.policy.scale import ScalePolicy, State, decided
 
 ALONE_S = 5.0
 """So much after its driver should have ended it, a process that hangs ends by itself. Where a policy keeps the interpreter
@@ -72,17 +71,8 @@ class Served:
         return {"begun": self._policy.name}
 
     def _decide(self, snapshot: Snapshot) -> dict[str, Any]:
-        state, requests = self._policy.decide(self._state, snapshot, self._rng)
-        told = [_sound(request, snapshot).to_json() for request in requests]
-        self._state = state
-        return {"requests": told, "refused": refused(self._policy, state)}
-
-
-def _sound(request: object, snapshot: Snapshot) -> Request:
-    """Nonsense fails here, so that what a policy learned with it is dropped, as in the driver."""
-    if not isinstance(request, Request):
-        raise TypeError(f"{request!r} is no request")
-    return request.checked(snapshot.by_name)
+        self._state, requests = decided(self._policy, self._state, snapshot, self._rng)
+        return {"requests": [one.to_json() for one in requests], "refused": refused(self._policy, self._state)}
 
 
 def main() -> None:

@@ -34,6 +34,19 @@ class ScalePolicy(Protocol):
         ...
 
 
+def decided(
+    policy: ScalePolicy, state: State, snapshot: Snapshot, rng: np.random.Generator
+) -> tuple[State, tuple[Request, ...]]:
+    """A decision that can be used; ValueError or TypeError of nonsense, so that what was learned with it is dropped."""
+    learned, requests = policy.decide(state, snapshot, rng)
+    if not isinstance(learned, Mapping):
+        raise TypeError(f"{learned!r} is no state: it wants a dict")
+    wanted, known = tuple(requests), snapshot.by_name
+    if strange := [one for one in wanted if not isinstance(one, Request)]:
+        raise TypeError(f"{strange[0]!r} is no request")
+    return learned, tuple(request.checked(known) for request in wanted)
+
+
 def changes(snapshot: Snapshot, wanted: Mapping[str, tuple[int, str]]) -> tuple[Request, ...]:
     """Requests for those operators whose degree is to change, with the reason; from 1 to the most that each can use.
 

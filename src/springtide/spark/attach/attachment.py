@@ -17,7 +17,7 @@ from springtide.control.plane.remote import RemotePolicy
 from springtide.control.ports import Clock
 from springtide.model.snapshot import Snapshot
 from springtide.policy.chosen import Chosen
-from springtide.policy.scale import State
+from springtide.policy.scale import State, decided
 from springtide.spark.attach import history
 from springtide.spark.attach.advice import LAST, Advice, advise
 from springtide.spark.attach.batches import Batch, Limit, Use, learned_limit, useful_slots
@@ -183,8 +183,7 @@ class Attachment:
         """Ask the policy, and want what it wants; the reason, or nothing when all stays."""
         try:
             before = self._policy.initial() if self._state is None else self._state
-            state, requests = self._policy.decide(before, measured, self._rng)
-            self._state = state
+            self._state, requests = decided(self._policy, before, measured, self._rng)
         except Exception:  # a policy is anybody's code; whatever it raises must not end the attachment
             if not self._failing:
                 log.exception("query %s: policy %s failed; the executors stay", self._query.name, self._goal.policy)
