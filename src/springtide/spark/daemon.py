@@ -19,9 +19,12 @@ import pyarrow as pa
 import pyspark.daemon
 import pyspark.worker
 
-import springtide.spark.worker  # noqa: F401  preloaded for the workers
+import springtide
+import springtide.spark.worker  # preloaded for the workers
 
 if __name__ == "__main__":
+    for name in springtide.__all__:  # whatever a user's functions may use of it
+        getattr(springtide, name)
     pa.array([0])
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
