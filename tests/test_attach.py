@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import itertools
 import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +25,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import springtide
+from springtide.apps import tweets
 from springtide.cli import submit as submitting
 from springtide.control.fleet import Limits
 from springtide.control.loop import COLD
@@ -54,6 +58,7 @@ from springtide.spark.attach.entry import begin, begun_with, check_query, check_
 from springtide.spark.attach.goal import Goal
 from springtide.spark.attach.measure import REACH, fixed_s, latency, snapshot
 from springtide.spark.attach.shared import SharedExecutors
+from springtide.spark.attach.watch import SparkQuery
 
 T0 = 1_800_000_000.0
 
@@ -224,7 +229,8 @@ def test_a_batch_counts_with_the_slots_that_were_there_while_it_ran() -> None:
     world.now += 0.5
     world.attachment.cycle()
     world.now += 2.5
-    world.query.batches.append(batch(9, began, 3.0, 100))
+    world.query.batches.append(batch(world.number, began, 3.0, 100))
+    world.number += 1
     world.attachment.cycle()
     assert world.executors.count == 6 and world.policy.seen[-1].plan.slots == 4  # most of it ran on four
     world.step()
@@ -334,6 +340,13 @@ def test_policies_that_cannot_be_asked_are_refused() -> None:
         options.scaler(options.Options(policy="tiide"), "q")
     with pytest.raises(OptionError, match="knows the future"):
         options.scaler(options.Options(policy="clairvoyant"), "q")
+    with pytest.raises(OptionError, match="knows the future"):
+        springtide.run(tweets.topology(), policy="clairvoyant", grouping="none")  # which is refused later, before Spark starts
+
+
+@pytest.mark.parametrize(("word", "told"), [("Yes", True), (" ON ", True), ("1", True), ("Off", False), ("no", False)])
+def test_yes_and_no_are_what_they_are_for_parameters(word: str, told: bool) -> None:
+    assert options.read({"spark.springtide.dry-run": word}, {}).dry_run is told
 
 
 # ---- refusals that need no Spark
@@ -355,9 +368,13 @@ def test_the_executors_of_the_application_are_those_there_or_promised() -> None:
     assert begun_with({"spark.executor.instances": "5"}, 2) == 5
     assert begun_with({"spark.cores.max": "8", "spark.executor.cores": "2"}, 1) == 4
     assert begun_with({}, 0) == 1
-    check_room({"spark.cores.max": "8", "spark.executor.cores": "2"}, 4)
+    room = {"spark.cores.max": "8", "spark.executor.cores": "2"}
+    check_room(room, 4, "max_executors")
     with pytest.raises(OptionError, match=r"take 10 cores, and spark\.cores\.max=8"):
-        check_room({"spark.cores.max": "8", "spark.executor.cores": "2"}, 5)
+        check_room(room, 5, "max_executors")
+    elsewhere = {**room, "spark.master": "yarn", "spark.executor.instances": "5"}  # where that limit is none
+    assert begun_with(elsewhere, 1) == 5
+    check_room(elsewhere, 5, "max_executors")
 
 
 # ---- the attachment
@@ -508,6 +525,98 @@ def test_a_query_that_finds_nothing_tells_a_rate_of_zero() -> None:
     assert len(world.policy.seen) == 1  # a batch is running: nothing is known
 
 
+def test_time_begins_at_the_first_batch_that_is_seen_where_others_were_missed() -> None:
+    """20 batches of 60 are looked at. Of 100 to 102, which begin at 40, 41 and 43 s, 900 records came in the 3 s since 40."""
+    world = World().warm()  # up to number 2, which began at 2 s
+    world.query.batches += [batch(100, 40, 1, 500), batch(101, 41, 2, 300), batch(102, 43, 1, 600)]
+    world.attachment.cycle()
+    found = world.policy.seen[-1]
+    assert found.interval_s == 3.0 and found.rate == 300.0 and found.batches == ((300, 2.0), (600, 1.0))
+    assert found["q"].busy_s == 4.0 and found["q"].utilisation == pytest.approx(4 / (4 * 3))
+    world.query.batches.append(batch(110, 50, 1, 100))
+    world.attachment.cycle()
+    assert len(world.policy.seen) == 1  # one alone tells of no time
+    world.query.batches.append(batch(111, 52, 1, 100))
+    world.attachment.cycle()
+    assert world.policy.seen[-1].rate == 50.0  # 100 in the 2 s from 50 to 52
+
+
+@dataclass
+class Told:
+    """What Spark tells of a query: its status, and its progress and jobs as its status store knows them."""
+
+    documents: list[dict[str, Any]] = field(default_factory=list)
+    known: dict[int, internals.Job] = field(default_factory=dict)
+    status: dict[str, bool] = field(default_factory=lambda: {"isDataAvailable": False, "isTriggerActive": False})
+    after_progress: Callable[[], None] = lambda: None
+    name: str = "q"
+    id: str = "1"
+
+    def progress(self, after: int | None, most: int) -> list[dict[str, Any]]:
+        found = [one for one in self.documents if after is None or one["batchId"] > after][-most:]
+        self.after_progress()
+        return found
+
+    def jobs(self) -> list[int]:
+        return sorted(self.known)
+
+    def job(self, number: int) -> internals.Job | None:
+        return self.known.get(number)
+
+    def stage(self, number: int) -> list[tuple[tuple[int, int], int, float]]:
+        return [((number, 0), 1, 2.0)]
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[World, Told]:
+    """A world whose query is read from what Spark tells; three batches of 1 s each were seen."""
+    told = Told()
+    monkeypatch.setattr(internals, "QueryLook", lambda *_: told)
+    world = World()
+    world.attachment._query = SparkQuery(told, None)
+    for number in range(COLD + 1):
+        told.documents.append(document(number, number, 1000))
+        told.known[number] = internals.Job(T0 + number, T0 + number + 0.5, (number,))
+        world.now = T0 + number + 1
+        world.attachment.cycle()
+    assert not world.policy.seen
+    return world, told
+
+
+def test_a_batch_that_is_held_back_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 records came in the 6 s from 2 to 8, in a batch whose job the status store does not know of at first."""
+    world, told = watched(monkeypatch)
+    told.documents.append(document(3, 8.0, 1000))
+    world.now = T0 + 9
+    world.attachment.cycle()
+    assert not world.policy.seen
+    told.known[3] = internals.Job(T0 + 8, T0 + 8.5, (3,))
+    world.now = T0 + 10
+    world.attachment.cycle()
+    (found,) = world.policy.seen
+    assert found.interval_s == 6.0 and found.rate == 100.0 and found["q"].busy_s == 2.0
+    world.now = T0 + 14
+    world.attachment.cycle()
+    assert world.policy.seen[-1].rate == 0.0 and world.policy.seen[-1].interval_s == 6.0  # nothing since 8 s
+
+
+def test_a_batch_that_ends_while_it_is_looked_for_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, told = watched(monkeypatch)
+    told.status["isTriggerActive"] = True
+
+    def ends() -> None:
+        told.status = {"isDataAvailable": False, "isTriggerActive": False}
+        told.documents.append(document(3, 8.0, 1000))
+        told.known[3] = internals.Job(T0 + 8, T0 + 8.5, (3,))
+        told.after_progress = lambda: None
+
+    told.after_progress = ends
+    world.now = T0 + 9
+    world.attachment.cycle()
+    assert not world.policy.seen
+    world.attachment.cycle()
+    assert [one.rate for one in world.policy.seen] == [100.0]
+
+
 def test_a_limit_reaches_the_policy() -> None:
     world = World(8).warm()
     for _ in range(25):  # stages of 4 tasks while eight slots are there
@@ -573,14 +682,31 @@ def test_a_dry_run_changes_nothing_and_tells_once(caplog: pytest.LogCaptureFixtu
 def test_two_queries_share_the_executors() -> None:
     world = World(3).warm()
     goal = Goal("wants", 2.0, 0.0, 1.0, Limits(2, 8), False, before=4, slots=4)
-    other = MadeUpQuery("p")
-    second = Attachment(other, Chosen(Wants([5])), world.executors, goal, lambda: world.now)
-    world.step()  # 3 and the 4 that the second begins with
-    assert world.cluster.asked[-1] == 7
-    assert world.executors.there("q") == round(4 * 3 / 7)
+    other = MadeUpQuery()
+    second = Attachment(other, Chosen(Wants([5])), world.executors, goal, lambda: world.now, "another")
+    world.step()  # 3, and nobody has decided that the second needs more than those that are there
+    assert world.cluster.asked == [] and world.executors.there("q") == round(4 * 3 / 7)
+    for number in range(COLD + 2):
+        assert world.cluster.asked == []
+        other.batches.append(batch(number, number, 1.0, 100))
+        second.cycle()
+    assert world.cluster.asked == [8] and world.executors.there("q") == round(4 * 3 / 8)  # 3 and 5
     second.detach()
     world.attachment.detach()
     assert world.cluster.asked[-1] == 4
+
+
+def test_what_two_policies_leave_as_it_is_is_added_up() -> None:
+    """Each has decided that its query needs all four slots."""
+    world = World(4).warm()
+    other = MadeUpQuery("p")
+    second = Attachment(other, Chosen(Wants()), world.executors, world.goal, lambda: world.now)
+    world.step()
+    for number in range(COLD + 2):
+        assert world.cluster.asked == []
+        other.batches.append(batch(number, number, 1.0, 100))
+        second.cycle()
+    assert world.cluster.asked == [8]
 
 
 def test_a_policy_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -606,8 +732,8 @@ def test_advice_is_logged_once_and_kept(caplog: pytest.LogCaptureFixture) -> Non
 def test_history_has_a_line_for_every_batch() -> None:
     world = World(6).warm()
     world.step(rows=300)
-    world.query.batches.append(batch(8, world.now - T0, 1, 50))
-    world.now += 1
+    world.query.batches.append(batch(world.number, world.now - T0, 1, 50))
+    world.number, world.now = world.number + 1, world.now + 1
     world.step(2.0, rows=70)
     table = world.attachment.history()
     assert list(table["rows"]) == [300, 50, 70]
@@ -769,6 +895,21 @@ def test_who_attaches_again_counts_neither_those_that_leave_nor_forgets_those_to
     assert len(fewer.names) == 1 and fewer.executors.own() == 4
 
 
+def test_those_whom_the_cluster_did_not_let_go_at_the_end_are_let_go_again_by_the_next() -> None:
+    world = World(6, kind=Slow).warm()
+    for _ in range(5):
+        world.step()
+    world.attachment.detach()
+    assert world.cluster.released == ["4", "5"] and len(world.names) == 6
+    world.attach()
+    world.warm()
+    for _ in range(26):
+        world.step()
+    assert world.cluster.released == ["4", "5"] and world.executors.count == 4  # for 29 s
+    world.step()
+    assert sorted(world.cluster.released) == ["4", "4", "5", "5"]
+
+
 def test_an_application_can_be_attached_to_again() -> None:
     world = World(8).warm()
     for _ in range(5):
@@ -854,7 +995,7 @@ folder = Path(sys.argv[1])
 world = t.World(policy=t.moody(folder)).warm()
 world.step()
 t.hang(folder)
-world.query.batches.append(t.batch(9, world.now - t.T0, 1.0, 100))
+world.query.batches.append(t.batch(world.number, world.now - t.T0, 1.0, 100))
 world.attachment.start()
 t.until(lambda: not (folder / "mood").exists())
 print(world.attachment._policy.pid)
@@ -930,6 +1071,37 @@ def test_a_query_is_attached_to_once(application: Application) -> None:
     assert first.active
     first.detach()
     assert application.attach(theirs, max_executors=6).active
+
+
+def test_two_threads_that_attach_first_share_the_executors(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+
+    def slow(*_: Any, warm: bool) -> MemoryCluster:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # the other thread is here too, unless it is kept out
+        return application.cluster
+
+    monkeypatch.setattr(clusters, "cluster_of", slow)
+    queries = [query(), query("other")]
+    threads = [threading.Thread(target=application.attach, args=(one,), kwargs={"max_executors": 4}) for one in queries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first, second = application.made
+    assert first._executors is second._executors
+
+
+def test_limits_are_refused_by_the_names_of_the_options(application: Application) -> None:
+    with pytest.raises(OptionError, match=r"min_executors=5 is not allowed.* 3: .*raise max_executors"):
+        application.attach(query(), min_executors=5, max_executors=3)
+    application.settings |= {"spark.cores.max": "8", "spark.executor.cores": "2"}
+    with pytest.raises(OptionError, match=r"^min_executors=5 executors of 2 cores each take 10 cores"):
+        application.attach(query(), min_executors=5)
+    with pytest.raises(OptionError, match=r"^max_executors=5 .*lower max_executors, or raise spark\.cores\.max"):
+        application.attach(query(), max_executors=5)
+    application.settings["spark.executor.instances"] = "10"  # of which a standalone cluster brings four
+    assert application.attach(query(), target="2s")._goal.limits == Limits(1, 4, 2)
 
 
 def test_what_the_application_attaches_replaces_what_submit_did(application: Application) -> None:
@@ -1023,7 +1195,9 @@ def test_settings_in_a_file_of_properties_are_the_users(tmp_path: Path) -> None:
         (["--target", "soon", "APP"], "not a duration"),
         (["--min-executors", "3", "--max-executors", "2", "APP"], "below --min-executors"),
         (["--deploy-mode", "cluster", "APP"], "springtide.attach(query)"),
-        (["--conf", "spark.dynamicAllocation.enabled=true", "APP"], "set it to false"),
+        (["--conf", "spark.dynamicAllocation.enabled=True", "APP"], "set it to false"),
+        (["--properties-file", "cluster.conf", "APP"], "springtide.attach(query)"),
+        (["--properties-file", "dynamic.conf", "APP"], "set it to false"),
     ],
 )
 def test_submit_refuses_before_spark_starts(
@@ -1031,9 +1205,22 @@ def test_submit_refuses_before_spark_starts(
 ) -> None:
     app = tmp_path / "app.py"
     app.write_text("")
+    (tmp_path / "cluster.conf").write_text("spark.submit.deployMode cluster\n")
+    (tmp_path / "dynamic.conf").write_text("spark.dynamicAllocation.enabled=true\n")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.execve", lambda *_: pytest.fail("Spark was started"))
     done = CliRunner().invoke(submitting.submit, [str(app) if word == "APP" else word for word in arguments])
     assert done.exit_code == 2 and words in done.output, done.output
+
+
+def test_the_command_line_goes_above_the_file_of_properties(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text("")
+    line = ["--deploy-mode", "client", "--conf", "spark.dynamicAllocation.enabled=false", str(app)]
+    file = {"spark.submit.deployMode": "cluster", "spark.dynamicAllocation.enabled": "true"}
+    submitting.check(submitting.parse(line), file)
+    with pytest.raises(OptionError, match="deployMode"):
+        submitting.check(submitting.parse(line[2:]), file)
 
 
 def test_submit_becomes_spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -14,11 +16,11 @@ from hypothesis import strategies as some
 
 from springtide.control.fleet import AGAIN_S, RELIEF_S, STARTING_S, Fleet, Judge, Limits
 from springtide.control.memory import MemoryCluster
-from springtide.errors import OptionError
+from springtide.errors import OptionError, SetupError
 from springtide.model.executor import Executor
 from springtide.model.request import AddExecutors, Proposal, RemoveExecutor, Verdict
 from springtide.policy.place.release import leaving
-from springtide.spark import clusters, internals
+from springtide.spark import clusters, internals, session
 from springtide.spark.clusters import LocalCluster, SparkCluster
 
 
@@ -502,7 +504,8 @@ def test_nobody_is_replaced_who_is_not_there_or_has_nowhere_to_go() -> None:
 
 @pytest.mark.parametrize(("least", "most", "cores"), [(0, 1, 1), (3, 2, 1), (1, 1, 0)])
 def test_limits_that_cannot_be_are_refused(least: int, most: int, cores: int) -> None:
-    with pytest.raises(OptionError, match=str((least, most, cores)[2 if cores < 1 else 0])):
+    words = "with 0 cores" if cores < 1 else f"min_executors={least} is not allowed.* {most}: .*max_executors"
+    with pytest.raises(OptionError, match=words):
         Limits(least, most, cores)
 
 
@@ -568,11 +571,14 @@ class Backend:
         self.there = ["0"]
         self.did: list[object] = []
         self.warmed: list[str] = []
+        self.asked = threading.Event()
         self.gate = threading.Event()
         self.broken = False
+        self.failures = 0  # of what it is asked next
+        self.cores = 1
 
     def executors(self) -> tuple[Executor, ...]:
-        return tuple(Executor(name, "host", 1) for name in self.there)
+        return tuple(Executor(name, "host", self.cores) for name in self.there)
 
     def names(self) -> list[str]:
         if self.broken:
@@ -586,13 +592,20 @@ class Backend:
         self.warmed.append(name)
 
     def request_total(self, total: int) -> None:
+        self.asked.set()
         self.gate.wait(HANGS_S)
-        self.did.append(total)
+        self._do(total)
         if total == 13:
             raise ConnectionError("no")
 
     def release(self, names: list[str]) -> None:
-        self.did.append(names)
+        self._do(names)
+
+    def _do(self, what: object) -> None:
+        self.did.append(what)
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("away")
 
 
 HANGS_S = 60.0
@@ -606,20 +619,26 @@ def until(happened: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def spark_cluster(monkeypatch: pytest.MonkeyPatch) -> tuple[SparkCluster, Backend, set[threading.Thread]]:
-    """With the threads that it has started."""
+Threads = Callable[[], set[threading.Thread]]
+
+
+def spark_cluster(
+    monkeypatch: pytest.MonkeyPatch, warm: bool = True, task_cpus: int = 1
+) -> tuple[SparkCluster, Backend, Threads]:
+    """And what tells the threads that it has."""
     backend, before = Backend(), set(threading.enumerate())
     monkeypatch.setattr(internals, "ExecutorBackend", lambda session: backend)
-    cluster = SparkCluster(None, warm=True)
-    return cluster, backend, set(threading.enumerate()) - before
+    cluster = SparkCluster(None, warm, task_cpus)
+    return cluster, backend, lambda: set(threading.enumerate()) - before
 
 
 def test_a_closed_cluster_does_what_it_was_asked_and_ends_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, backend, threads = spark_cluster(monkeypatch)
-    assert {thread.name for thread in threads} == {"springtide-cluster", "springtide-warm-up"}
+    cluster, backend, running = spark_cluster(monkeypatch)
     until(lambda: backend.warmed == ["0"])
     cluster.ask(3)
     cluster.release(["0"])
+    threads = running()
+    assert {thread.name for thread in threads} == {"springtide-cluster", "springtide-warm-up"}
     cluster.close()
     cluster.close()
     backend.gate.set()  # only now the first is answered
@@ -637,27 +656,108 @@ def test_a_closed_cluster_does_what_it_was_asked_and_ends_its_threads(monkeypatc
 def test_an_errand_that_fails_is_told_once_and_the_next_is_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster, backend, threads = spark_cluster(monkeypatch)
+    cluster, backend, running = spark_cluster(monkeypatch)
     backend.gate.set()
     for done, total in enumerate((13, 13, 4, 13), start=1):
         cluster.ask(total)
         until(lambda done=done: len(backend.did) == done)  # type: ignore[misc]
     cluster.close()
-    for thread in threads:
-        thread.join(HANGS_S)
-    assert backend.did == [13, 13, 4, 13]
+    until(lambda: not running())
+    assert backend.did == [13, 13, 4, 13, 13]  # once more at the end
     # the first, and the one after it went well
     assert caplog.messages == ["the cluster did not do what it was asked: ConnectionError('no')"] * 2
 
 
 def test_executors_are_ready_when_warming_up_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "LOOK_S", 0.001)
-    cluster, backend, threads = spark_cluster(monkeypatch)
+    cluster, backend, running = spark_cluster(monkeypatch)
     until(lambda: backend.warmed == ["0"])
     backend.broken = True
-    (watch,) = [thread for thread in threads if thread.name == "springtide-warm-up"]
-    watch.join(HANGS_S)
-    assert not watch.is_alive()
+    until(lambda: not running())
     backend.there.append("1")
     assert [(one.name, one.starting) for one in cluster.executors()] == [("0", False), ("1", False)]
     cluster.close()
+
+
+def test_what_failed_is_asked_again_and_no_thread_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manager is away for three answers: to the number, to the number again, and to who is to go."""
+    monkeypatch.setattr(clusters, "AGAIN_S", 0.001)
+    cluster, backend, running = spark_cluster(monkeypatch, warm=False)
+    assert not running()
+    backend.failures = 3
+    cluster.ask(4)
+    until(backend.asked.is_set)
+    cluster.release(["5", "6"])
+    backend.gate.set()
+    until(lambda: not running())
+    assert backend.did == [4, 4, ["5", "6"], 4, ["5", "6"]]
+    cluster.ask(2)  # it may be asked again
+    until(lambda: backend.did[-1] == 2 and not running())
+
+
+def test_what_fails_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "AGAIN_S", 0.001)
+    cluster, backend, running = spark_cluster(monkeypatch, warm=False)
+    backend.gate.set()
+    cluster.ask(13)
+    until(lambda: not running())
+    assert backend.did == [13] * clusters.TRIES
+    cluster.release(["5"])
+    until(lambda: not running())
+    assert backend.did[clusters.TRIES :] == [["5"]]
+
+
+def test_what_failed_is_not_asked_again_when_another_number_overtakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "AGAIN_S", 10 * HANGS_S)
+    cluster, backend, running = spark_cluster(monkeypatch, warm=False)
+    backend.failures = 2
+    cluster.ask(4)
+    until(backend.asked.is_set)
+    cluster.ask(3)  # before the first was answered
+    backend.gate.set()
+    until(lambda: backend.did == [4, 3])
+    cluster.ask(2)  # while the second waits
+    until(lambda: not running())
+    assert backend.did == [4, 3, 2]
+
+
+@pytest.mark.parametrize(("cores", "task_cpus", "slots"), [(5, 2, 2), (4, 1, 4), (1, 2, 1)])
+def test_the_cores_of_an_executor_are_the_tasks_that_it_runs(
+    cores: int, task_cpus: int, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, backend, _ = spark_cluster(monkeypatch, warm=False, task_cpus=task_cpus)
+    backend.there, backend.cores = ["0", "1", "2"], cores
+    fleet = Fleet(cluster, Limits(1, 6, slots), Clock())
+    fleet.look()
+    assert fleet.slots == 3 * slots and fleet.nodes[0].cores == 3 * slots
+
+
+def session_with(**settings: str) -> Any:
+    """As much of one as is looked at, on a standalone cluster."""
+    conf = {name.replace("_", "."): value for name, value in settings.items()}
+    context = SimpleNamespace(master="spark://host:7077", getConf=lambda: conf)
+    return SimpleNamespace(sparkContext=context, conf=conf)
+
+
+def test_what_a_task_takes_of_the_cores_is_read_from_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Backend()
+    backend.cores = 7
+    monkeypatch.setattr(internals, "ExecutorBackend", lambda session: backend)
+    session = session_with(spark_task_cpus="3", spark_executor_cores="7")
+    assert [one.cores for one in clusters.cluster_of(session, warm=False).executors()] == [2]
+    assert clusters.cores_each(session) == 2
+    assert clusters.cores_each(session_with(spark_executor_cores="7")) == 7
+
+
+@pytest.mark.parametrize("word", ["true", "True", " TRUE "])
+def test_what_is_on_is_on_in_any_case(word: str) -> None:
+    with pytest.raises(SetupError, match="by itself"):
+        clusters.check(session_with(spark_dynamicAllocation_enabled=word))
+    with pytest.raises(SetupError, match="against the plan"):
+        session.check_settings({"spark.dynamicAllocation.enabled": word}, ())
+    spark = MagicMock()
+    spark.sparkContext.getConf = lambda: {"spark.decommission.enabled": word}
+    assert internals.ExecutorBackend(spark)._graceful
+    spark.sparkContext.getConf = dict
+    assert not internals.ExecutorBackend(spark)._graceful
+    clusters.check(session_with(spark_dynamicAllocation_enabled="False"))

@@ -63,12 +63,13 @@ def submit(arguments: tuple[str, ...]) -> None:
     """
     with errors():
         parsed = parse(arguments)
-        check(parsed)
+        home = spark_home(os.environ)
+        preset = defaults(parsed.spark, home, os.environ)
+        check(parsed, preset)
         from springtide.spark import java
 
         java.use(java.find_java())
-        home = spark_home(os.environ)
-        line = command(parsed, home, defaults(parsed.spark, home, os.environ))
+        line = command(parsed, home, preset)
         environ = {**os.environ, "SPARK_HOME": str(home)}
         environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)  # where Springtide is installed
     os.execve(line[0], line, environ)  # noqa: S606  spark-submit takes this process: its signals and its exit code are ours
@@ -114,22 +115,28 @@ def parse(arguments: Sequence[str]) -> Submission:
     return Submission(settings, tuple(spark), tuple(rest))
 
 
-def check(parsed: Submission) -> None:
-    """Refuse, before Spark starts, what could not work."""
+def check(parsed: Submission, defaults: Mapping[str, str]) -> None:
+    """Refuse, before Spark starts, what could not work. ``defaults``: as for ``command``."""
     app = parsed.app[0]
     if not app.endswith(".py"):
         raise OptionError(f"{app!r} is no Python file; `springtide submit` runs applications in Python")
     if not os.path.exists(app):
         raise OptionError(f"there is no file {app!r}")
-    if given(parsed.spark).get("spark.submit.deployMode") == "cluster":
-        raise OptionError(
-            "with --deploy-mode cluster the driver runs elsewhere, where this command is not; call springtide.attach(query) in"
-            " the application, or submit launch.py of the image (docs/attach.md, Kubernetes)"
-        )
-    if given(parsed.spark).get("spark.dynamicAllocation.enabled") == "true":
-        raise SetupError("spark.dynamicAllocation.enabled=true: Spark would work against the policy; set it to false")
     from springtide.spark.attach import options
+    from springtide.spark.session import is_on
 
+    told = {**defaults, **given(parsed.spark)}
+    if told.get("spark.submit.deployMode") == "cluster":
+        raise OptionError(
+            "with --deploy-mode cluster (spark.submit.deployMode) the driver runs elsewhere, where this command is not; give"
+            " --deploy-mode client, call springtide.attach(query) in the application, or submit launch.py of the image"
+            " (docs/attach.md, Kubernetes)"
+        )
+    if is_on(told.get("spark.dynamicAllocation.enabled")):
+        raise SetupError(
+            "spark.dynamicAllocation.enabled is true: Spark would work against the policy; set it to false, such as with --conf"
+            " spark.dynamicAllocation.enabled=false"
+        )
     asked = options.read({f"spark.springtide.{name}": value for name, value in parsed.settings.items()}, {})
     options.scaler(asked, "query")
     options.target_s(asked.target, 1.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from springtide.control.ports import Clock, Cluster
@@ -44,7 +44,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
-            raise OptionError(f"executors from {self.least} to {self.most} are not allowed; 1 ≤ the least ≤ the most")
+            raise OptionError(
+                f"min_executors={self.least} is not allowed; it is from 1 to the most executors that there may be, {self.most}:"
+                f" lower it, or raise max_executors (in a run max_slots, of which an executor has {self.cores})"
+            )
         if self.cores < 1:
             raise OptionError(f"executors with {self.cores} cores are not allowed; they have at least 1")
 
@@ -96,11 +99,15 @@ class Fleet:
     def __post_init__(self) -> None:
         self._begun = self.clock()
 
-    def move(self, cluster: Cluster) -> None:
-        """Go on with the executors of another session, after the first one's driver died."""
+    def move(self, cluster: Cluster, leaving: Iterable[str] = ()) -> None:
+        """Go on with the executors of another session, after the first one's driver died, or begin anew with the same ones.
+
+        ``leaving``: those that were let go before.
+        """
         self.cluster, self._there, self._paid, self._asked, self._looked = cluster, (), 0, 0, None
         self._requested, self._begun, self._names, self._lost = 0, self.clock(), frozenset(), False
-        self._awaited, self._spare_since, self._short_since, self._leaving, self._relieved = [], [], None, {}, {}
+        self._awaited, self._spare_since, self._short_since, self._relieved = [], [], None, {}
+        self._leaving = dict.fromkeys(leaving, self.clock())
 
     @property
     def slots(self) -> int | None:

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import Any
 
 from springtide.errors import SetupError
 from springtide.model.executor import Executor
 from springtide.spark import internals
+from springtide.spark.session import is_on
 
 log = logging.getLogger("springtide.spark")
 
@@ -23,6 +23,10 @@ AHEAD = 8
 SELDOM_S = 1.0
 """And else: one may come in the place of one that was lost."""
 EXPECTED_S = 60.0
+AGAIN_S = 10.0
+"""After so long what failed is asked again: a cluster manager may be away for a minute, as when another takes its place."""
+TRIES = 10
+"""Then it is given up."""
 LONGEST_WARM_UP_S = 60.0
 
 DYNAMIC = "spark.dynamicAllocation.enabled"
@@ -48,52 +52,88 @@ class SparkCluster:
     """Standalone, YARN and Kubernetes, through the driver. What is asked of them is carried out by a thread of its own.
 
     A cluster manager may take two minutes to answer. Only the newest number that was asked for matters, so one that is
-    overtaken while it waits is dropped. What fails is told once, and not tried again: who asked sees that nothing came of it.
-    With ``warm`` a new executor starts Python before it counts as ready. ``close`` when nobody needs it any more.
+    overtaken while it waits is dropped. What fails is told once, and tried again for a while: nobody may be left to ask again.
+    With ``warm`` a new executor starts Python before it counts as ready. ``task_cpus``: what a task takes of an executor's
+    cores, of which as many count as run tasks. ``close`` when nobody needs it any more.
     """
 
-    def __init__(self, session: Any, warm: bool = False) -> None:
+    def __init__(self, session: Any, warm: bool = False, task_cpus: int = 1) -> None:
         self._backend = internals.ExecutorBackend(session)
+        self._task_cpus = task_cpus
         self._asked: int | None = None
-        self._wanted: int | None = None  # what was asked last, until the errand for it runs
-        self._errands: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # None: that was all
+        self._wanted: int | None = None  # what was asked last, until it is done
+        self._going: tuple[str, ...] = ()  # and who is to go
+        self._tries = 0  # left for what is not done
+        self._news = threading.Condition()
+        self._busy = False  # whether there is a thread, which there is only while there is something to do
+        self._failing = False
         self._cold: WarmUp | None = WarmUp(self._backend) if warm else None
-        threading.Thread(target=self._run_errands, name="springtide-cluster", daemon=True).start()
 
     def executors(self) -> tuple[Executor, ...]:
-        there = self._backend.executors()
-        return there if self._cold is None else tuple(replace(one, starting=not self._cold.ready(one)) for one in there)
+        return tuple(
+            replace(one, cores=max(1, one.cores // self._task_cpus), starting=bool(self._cold and not self._cold.ready(one)))
+            for one in self._backend.executors()
+        )
 
     def ask(self, total: int) -> None:
         if self._cold is not None and total != self._asked:  # one that is repeated may never come: look for it as for any
             self._cold.expect()
-        self._wanted = self._asked = total
-        self._errands.put(self._ask_newest)
+        self._asked = total
+        with self._news:
+            self._wanted = total
+            self._wake()
 
     def release(self, names: Sequence[str]) -> None:
-        self._errands.put(lambda: self._backend.release(list(names)))
+        with self._news:
+            self._going = tuple(dict.fromkeys((*self._going, *names)))
+            self._wake()
 
     def close(self) -> None:
         """End its threads, after what was asked before; returns at once, and may be repeated. The executors stay."""
         if self._cold is not None:
             self._cold.close()
-        self._errands.put(None)
+        with self._news:
+            self._tries = min(self._tries, 1)
+            self._news.notify()
 
-    def _ask_newest(self) -> None:
-        total, self._wanted = self._wanted, None
-        if total is not None:
-            self._backend.request_total(total)
+    def _wake(self) -> None:
+        self._tries = TRIES
+        self._news.notify()
+        if not self._busy:
+            threading.Thread(target=self._run_errands, name="springtide-cluster", daemon=True).start()
+            self._busy = True
 
     def _run_errands(self) -> None:
-        failing = False
-        while (errand := self._errands.get()) is not None:
-            try:
-                errand()
-                failing = False
-            except Exception as error:  # noqa: BLE001  the JVM may be gone, the cluster manager away: the run goes on
-                if not failing:  # once: it will be asked again and again
-                    log.warning("the cluster did not do what it was asked: %r", error)
-                failing = True
+        while True:
+            with self._news:
+                total, going = self._wanted, self._going
+                if not self._tries or (total is None and not going):
+                    self._wanted, self._going, self._busy = None, (), False
+                    return
+                self._tries = left = self._tries - 1
+            errors = [self._error(self._backend.request_total, total), self._error(self._backend.release, list(going))]
+            with self._news:
+                if errors[0] is None and self._wanted == total:
+                    self._wanted = None
+                if errors[1] is None:
+                    self._going = tuple(name for name in self._going if name not in going)
+                self._tell(errors[0] or errors[1])
+                if any(errors) and 0 < left == self._tries:  # else there is something newer
+                    self._news.wait(AGAIN_S)
+
+    def _error(self, errand: Callable[[Any], None], what: int | list[str] | None) -> Exception | None:
+        """Do it if there is something to do."""
+        try:
+            if what:
+                errand(what)
+        except Exception as error:  # noqa: BLE001  the JVM may be gone, the cluster manager away: the run goes on
+            return error
+        return None
+
+    def _tell(self, error: Exception | None) -> None:
+        if error is not None and not self._failing:  # once: it will be asked again and again
+            log.warning("the cluster did not do what it was asked: %r", error)
+        self._failing = error is not None
 
 
 class WarmUp:
@@ -155,7 +195,7 @@ class WarmUp:
 
 def cluster_of(session: Any, warm: bool) -> LocalCluster | SparkCluster:
     """The cluster under a session; with ``warm`` new executors start Python before they count as ready."""
-    return LocalCluster() if is_local(session) else SparkCluster(session, warm)
+    return LocalCluster() if is_local(session) else SparkCluster(session, warm, _task_cpus(session))
 
 
 def is_local(session: Any) -> bool:
@@ -167,19 +207,22 @@ def is_local(session: Any) -> bool:
 def cores_each(session: Any) -> int:
     """How many tasks an executor runs at once."""
     conf, master = session.sparkContext.getConf(), str(session.sparkContext.master)
-    per_task = int(conf.get("spark.task.cpus", "1") or 1)
     cores = master.split(",")[1] if master.startswith("local-cluster[") else conf.get("spark.executor.cores")
     if cores is None:
         raise SetupError(
             "spark.executor.cores is not set, so an executor takes all the cores of a machine, and nothing can be asked for"
             " or released by steps; set it, such as spark.executor.cores=1"
         )
-    return max(1, int(cores) // per_task)
+    return max(1, int(cores) // _task_cpus(session))
+
+
+def _task_cpus(session: Any) -> int:
+    return int(session.sparkContext.getConf().get("spark.task.cpus", "1"))
 
 
 def check(session: Any, instead: str = "") -> None:
     """Refuse a session whose executors Spark itself adds and removes; ``instead``: what else could be done."""
-    if session.conf.get(DYNAMIC, "false") == "true":
+    if is_on(session.conf.get(DYNAMIC, "false")):
         raise SetupError(
             f"{DYNAMIC} is true: Spark adds and removes executors by itself, against the plan, and refuses to let anybody else"
             f" do it. Set {DYNAMIC}=false{instead}"

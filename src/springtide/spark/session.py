@@ -139,6 +139,15 @@ def adopt(session: object, dynamic: bool = False) -> object:
     return own
 
 
+def is_on(value: object) -> bool:
+    """Whether Spark takes a setting's value for true: in upper or lower case.
+
+    >>> is_on("True"), is_on("false"), is_on(None)
+    (True, False, False)
+    """
+    return str(value).strip().lower() == "true"
+
+
 def check_settings(conf: Mapping[str, str], shipped: Sequence[str], dynamic: bool = False) -> None:
     """Refuse, before anything is started, what a new session could not work with."""
     _refuse(dict(os.environ), conf, dynamic)
@@ -172,7 +181,7 @@ def _refuse(environ: Mapping[str, str], conf: Mapping[str, str], dynamic: bool) 
         raise SetupError(f"{named[0]} asks for Spark Connect, on which Springtide cannot run; unset it")
     if environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
         raise SetupError("PYSPARK_PIN_THREAD=false: tasks would not know to which batch they belong; unset it")
-    if conf.get("spark.dynamicAllocation.enabled") == "true" and not dynamic:
+    if is_on(conf.get("spark.dynamicAllocation.enabled")) and not dynamic:
         raise SetupError(
             "spark.dynamicAllocation.enabled=true: Spark would work against the plan; set it to false, or leave the executors"
             " to it with executors='spark'"

@@ -96,11 +96,14 @@ class Attachment:
         self._there = min(self._there, self._slots_there())
         ended = self._query.new_batches()
         batches = [replace(batch, slots=self._there) for batch in ended or self._idle_time()]
-        if self._last is not None and batches:
+        known = batches if self._last is None else [self._last, *batches]
+        if len(known) > 1 and known[1].number > known[0].number + 1:
+            del known[0]  # more have ended than are looked at in one go: time begins at the first that is seen
+        if len(known) > 1:
             if self._cold > 0:
-                self._cold -= sum(bool(batch.rows) for batch in batches)
+                self._cold -= sum(bool(batch.rows) for batch in known[1:])
             else:
-                self._decide([self._last, *batches], idle=not ended)
+                self._decide(known, idle=not ended)
         if batches:
             self._last, self._there = batches[-1], self._slots_there()
         if not self._goal.dry_run:
@@ -196,8 +199,9 @@ class Attachment:
             if requests and slots != self._wished:
                 log.info("query %s, dry run: slots %d would change to %d: %s", self._query.name, degree, slots, reason)
             self._wished = slots
-        elif slots != self._granted:
-            log.info("query %s: slots %d → %d: %s", self._query.name, self._granted, slots, reason)
+        else:
+            if slots != self._granted:
+                log.info("query %s: slots %d → %d: %s", self._query.name, self._granted, slots, reason)
             self._granted = slots
             self._executors.want(self._key, slots, reason)
         return reason

@@ -23,6 +23,8 @@ from springtide.spark.attach.watch import SparkQuery
 SHARED = "_springtide_attached"
 """Where a context keeps what its queries share: it lives as long as the context does, and no longer."""
 
+_MAKING = threading.Lock()  # queries may be attached to by several threads
+
 
 @dataclass
 class Attached:
@@ -88,7 +90,7 @@ def _goal(
     cores = 1 if local else clusters.cores_each(session)
     before = begun_with(conf, 0 if local else executors.own())
     limits = Limits(options.min_executors, _most(options, before, local, session.sparkContext.defaultParallelism), cores)
-    check_room(conf, limits.most)
+    check_room(conf, limits.most, "min_executors" if options.max_executors is None else "max_executors")
     slots = session.sparkContext.defaultParallelism if local else before * cores
     grows = options.max_executors is None
     return Goal(options.policy, target_s, trigger_s, options.interval_s, limits, options.dry_run, before, slots, grows)
@@ -111,20 +113,27 @@ def check_query(query: Any) -> None:
 
 def begun_with(conf: Mapping[str, str], there: int) -> int:
     """How many executors the application has, or was promised when it started and will get."""
-    promised = int(conf.get("spark.executor.instances", "0"))
-    if conf.get("spark.cores.max") and conf.get("spark.executor.cores"):
-        promised = max(promised, int(conf["spark.cores.max"]) // int(conf["spark.executor.cores"]))
-    return max(1, promised, there)
+    room = _room(conf)
+    return max(1, int(conf.get("spark.executor.instances", "0")) if room is None else room, there)
 
 
-def check_room(conf: Mapping[str, str], most: int) -> None:
-    """Refuse more executors than the application may ever have."""
-    allowed, each = conf.get("spark.cores.max"), conf.get("spark.executor.cores")
-    if allowed and each and most * int(each) > int(allowed):
+def check_room(conf: Mapping[str, str], most: int, option: str) -> None:
+    """Refuse more executors than the application may ever have. ``option``: who wants so many."""
+    room = _room(conf)
+    if room is not None and most > room:
+        each = conf["spark.executor.cores"]
         raise OptionError(
-            f"max_executors={most} of {each} cores each take {most * int(each)} cores, and spark.cores.max={allowed} lets the"
-            " application have no more than that; raise spark.cores.max, or leave it out"
+            f"{option}={most} executors of {each} cores each take {most * int(each)} cores, and spark.cores.max="
+            f"{conf['spark.cores.max']} lets the application have no more than that; lower {option}, or raise spark.cores.max"
         )
+
+
+def _room(conf: Mapping[str, str]) -> int | None:
+    """The executors that a standalone cluster lets the application have; None: any number, as on other clusters."""
+    allowed, each = conf.get("spark.cores.max"), conf.get("spark.executor.cores")
+    if not allowed or not each or conf.get("spark.master", "").startswith(("yarn", "k8s")):
+        return None
+    return int(allowed) // int(each)
 
 
 def _most(options: asked.Options, before: int, local: bool, parallelism: int) -> int:
@@ -135,9 +144,9 @@ def _most(options: asked.Options, before: int, local: bool, parallelism: int) ->
 
 def _attached(session: Any, clock: Clock) -> Attached:
     context = session.sparkContext
-    found = getattr(context, SHARED, None)
-    if not isinstance(found, Attached):
-        cpus = int(context.getConf().get("spark.task.cpus", "1") or 1)
-        found = Attached(SharedExecutors(clusters.cluster_of(session, warm=False), clock, cpus))
-        setattr(context, SHARED, found)
-    return found
+    with _MAKING:
+        found = getattr(context, SHARED, None)
+        if not isinstance(found, Attached):
+            found = Attached(SharedExecutors(clusters.cluster_of(session, warm=False), clock))
+            setattr(context, SHARED, found)
+        return found

@@ -23,7 +23,7 @@ class WatchedQuery(Protocol):
         ...
 
     def idle(self) -> bool:
-        """Whether it found nothing to read when it last looked, and runs no batch."""
+        """Whether, when new batches were last asked for, it had found nothing to read, and none ran or was yet to be told."""
         ...
 
 

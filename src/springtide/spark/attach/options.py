@@ -9,8 +9,8 @@ from typing import Any
 from springtide.control.plane.spec import Spec, make
 from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
-from springtide.policy import registry
-from springtide.policy.chosen import Chosen
+from springtide.model.yes_no import yes_or_no
+from springtide.policy.chosen import Chosen, refuse_simulated
 from springtide.policy.scale.tide_replay import BATCH_LATENCY
 
 PREFIX = "spark.springtide."
@@ -21,7 +21,6 @@ TRIGGER = "trigger"
 """The target that batches take no longer than the trigger interval."""
 DEFAULT_TARGET_S = 5.0
 """Where neither a target nor a trigger interval is set: batches of Spark's alone take from 0.2 to 2 s."""
-YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,7 @@ def read(conf: Mapping[str, str], given: Mapping[str, Any]) -> Options:
 
 def scaler(options: Options, operator: str) -> Chosen:
     """The policy behind its guards; refused when only the simulator can ask it."""
-    if getattr(registry.find("scale", options.policy), "simulator_only", False):
-        raise OptionError(
-            f"policy {options.policy!r} knows the future, which only the simulator can tell; use it with `springtide simulate`"
-        )
+    refuse_simulated(options.policy)
     return make(spec(options, operator))
 
 
@@ -117,6 +113,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _flag(text: str) -> bool:
-    if text.lower() not in YES + NO:
+    found = yes_or_no(text)
+    if found is None:
         raise OptionError(f"{PREFIX}dry-run={text!r} is neither true nor false")
-    return text.lower() in YES
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from springtide.control.ports import Cluster
 from springtide.model.executor import Executor
@@ -13,31 +13,26 @@ from springtide.model.executor import Executor
 class Remembered:
     """A cluster like the one behind it, which carries out what it is asked in a thread of its own, up to minutes later.
 
-    Whom a fleet lets go, it remembers by itself, and tells the cluster again if that does not hear. The next fleet does not
-    know: for it those whom an earlier one let go are leaving, and not the application's own.
+    Whom a fleet lets go, it remembers by itself, and tells the cluster again if that does not hear. The next fleet has to be
+    told: those whom an earlier one let go are not the application's own.
     """
 
     cluster: Cluster
-    _told: set[str] = field(default_factory=set)  # to go, and there still
-    _earlier: frozenset[str] = frozenset()  # of these, by an earlier fleet
+    told: set[str] = field(default_factory=set)  # to go, and there still
 
     def executors(self) -> tuple[Executor, ...]:
         seen = self.cluster.executors()
-        self._told &= {one.name for one in seen}
-        return tuple(replace(one, leaving=one.leaving or one.name in self._earlier) for one in seen)
+        self.told &= {one.name for one in seen}
+        return seen
 
     def ask(self, total: int) -> None:
         self.cluster.ask(total)
 
     def release(self, names: Sequence[str]) -> None:
-        self._told |= set(names)
+        self.told |= set(names)
         self.cluster.release(names)
 
     def staying(self) -> list[str]:
         """The names of those that are there and were not let go, the oldest first: they are numbered."""
-        names = {one.name for one in self.executors() if not one.leaving} - self._told
+        names = {one.name for one in self.executors() if not one.leaving} - self.told
         return sorted(names, key=lambda name: (len(name), name))
-
-    def next_fleet(self) -> None:
-        """From now on another one looks."""
-        self._earlier = frozenset(self._told)

@@ -19,18 +19,18 @@ log = logging.getLogger("springtide.attach")
 class SharedExecutors:
     """As many executors as the slots of all queries together take; when the last query leaves, as many as before.
 
-    Of the queries' limits the largest hold for all together: they are the application's. ``task_cpus``: what a task takes of
-    an executor's cores. ``before``: the application's own executors. They may come after the first query did: until the
-    fleet has changed something, those that come are counted in.
+    What a query begins with are the slots of all executors, so only what policies have decided is added up. Of the queries'
+    limits the largest hold for all together: they are the application's. ``before``: the application's own executors. They may
+    come after the first query did: until the fleet has changed something, those that come are counted in.
     """
 
     cluster: Cluster
     clock: Clock
-    task_cpus: int = 1
     before: int = 0
     fleet: Fleet = field(init=False)
     _remembered: Remembered = field(init=False)
     _wanted: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _decided: set[str] = field(default_factory=set)  # the queries of whose slots a policy has decided
     _limits: dict[str, Limits] = field(default_factory=dict)
     _changed: bool = False  # the fleet has asked for executors or let some go since the first query joined
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -58,9 +58,12 @@ class SharedExecutors:
                 self._set(query, limits, slots, self._wanted[query][1])
 
     def want(self, query: str, slots: int, reason: str) -> None:
+        """What a policy has decided; the reason of the last change stays."""
         with self._lock:
             if query in self._wanted:
-                self._wanted[query] = slots, reason
+                self._decided.add(query)
+                if slots != self._wanted[query][0]:
+                    self._wanted[query] = slots, reason
 
     def look(self) -> None:
         """See who is there. Who comes while nobody has changed anything is the application's own, and not one too many."""
@@ -68,14 +71,16 @@ class SharedExecutors:
             self.fleet.look()
             if not self._changed and self.count > self.before:
                 self.before = self.count
-                self.fleet.move(self._remembered)  # else it would ask for those that came, and the cluster bring no more
+                self._begin_anew()  # else it would ask for those that came, and the cluster bring no more
                 self.fleet.look()
 
     def follow(self) -> None:
         """Ask for and let go what the queries' slots take."""
         with self._lock:
             if self._wanted:
-                total = sum(slots for slots, _ in self._wanted.values())
+                decided = sum(slots for query, (slots, _) in self._wanted.items() if query in self._decided)
+                begun = [slots for query, (slots, _) in self._wanted.items() if query not in self._decided]
+                total = max([decided, *begun])
                 reasons = [reason for _, reason in self._wanted.values() if reason]
                 self.fleet.follow(total, "; ".join(reasons))
 
@@ -85,14 +90,14 @@ class SharedExecutors:
             if self._wanted.pop(query, None) is None:
                 return
             del self._limits[query]
+            self._decided.discard(query)
             if self._wanted:
                 self._limit()
                 return
             if self._changed:
                 self._give_back()
             self._changed = False
-            self._remembered.next_fleet()
-            self.fleet.move(self._remembered)  # what it had asked for holds no more
+            self._begin_anew()  # what it had asked for holds no more
 
     def there(self, query: str) -> int | None:
         """The slots that are there for a query: of several, by what each was granted; None before any was seen."""
@@ -101,7 +106,7 @@ class SharedExecutors:
                 return None
             total = sum(slots for slots, _ in self._wanted.values())
             share = self._wanted[query][0] / total if query in self._wanted and total else 1.0
-            return max(1, round(self.fleet.slots // self.task_cpus * share))
+            return max(1, round(self.fleet.slots * share))
 
     @property
     def count(self) -> int:
@@ -123,6 +128,9 @@ class SharedExecutors:
         self._remembered.ask(self.before)
         if there[self.before :]:
             self._remembered.release(there[self.before :])
+
+    def _begin_anew(self) -> None:
+        self.fleet.move(self._remembered, self._remembered.told)
 
     def _set(self, query: str, limits: Limits, slots: int, reason: str) -> None:
         self._limits[query] = limits

@@ -25,6 +25,7 @@ class SparkQuery:
         self._seen: int | None = None  # the number of the newest batch
         self._job = -1  # the newest job of that batch
         self._late: int | None = None  # the batch that was held back once
+        self._idle = False
 
     def trigger_s(self) -> float | None:
         """The time between two batches; None where there are none."""
@@ -40,7 +41,9 @@ class SparkQuery:
         return "it has ended" if failed is None else f"it has failed: {str(failed).splitlines()[0]}"
 
     def new_batches(self) -> list[Batch]:
+        status: Mapping[str, Any] = self._query.status  # before its progress: a batch that ends in between is not overlooked
         documents = self._look.progress(self._seen, 1 if self._seen is None else AT_ONCE)
+        self._idle = not (status["isDataAvailable"] or status["isTriggerActive"] or documents)
         batches = [from_progress(document) for document in documents]
         if self._seen is None and batches:  # only its end counts, from which on time is measured
             self._job = max(self._look.jobs(), default=-1)
@@ -51,8 +54,7 @@ class SparkQuery:
         return batches
 
     def idle(self) -> bool:
-        status: Mapping[str, Any] = self._query.status
-        return not status["isDataAvailable"] and not status["isTriggerActive"]
+        return self._idle
 
     def _with_stages(self, batches: Sequence[Batch]) -> list[Batch]:
         """A batch's jobs are those that were submitted while it ran.
