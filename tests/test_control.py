@@ -183,6 +183,20 @@ def test_operators_that_are_more_than_the_slots_share_them() -> None:
     assert planner.grant(line(), {}, Bounds(8)) == {"first": 1, "second": 1, "sink": 1}
 
 
+@pytest.mark.parametrize(("shards", "parallelism", "most"), [(2, None, 2), (2, 3, 2), (64, 3, 3), (64, None, 5)])
+def test_a_stateful_operator_has_no_more_replicas_than_shards(shards: int, parallelism: int | None, most: int) -> None:
+    """Five slots; what count cannot use, the sink has."""
+    stream = st.source.generate(number, rate=100).key_by("n").count(name="count", shards=shards, parallelism=parallelism)
+    topology = stream.to(st.sink.discard(), name="sink").named("counts")
+    assert planner.grant(topology, {"count": 5}, Bounds(5), {"count": 5.0, "sink": 0.0}) == {"count": most, "sink": 1}
+    filled = planner.filled(topology, Bounds(5))
+    assert filled == ({"count": 2, "sink": 3} if most == 2 else {"count": 3, "sink": 2})
+    assert planner.widths(topology, 5, None)["count"] == most
+    seen = Monitor(topology).snapshot(0.0, 0.0, Plan(filled, 5, {}))
+    assert (seen["count"].limit, seen["count"].shards) == (min(shards, parallelism or shards), shards)
+    assert (seen["sink"].limit, seen["sink"].shards) == (None, None)
+
+
 def test_a_stage_is_as_wide_as_the_slots_until_something_was_measured() -> None:
     assert planner.widths(line(), 8, None) == {"source": 8, "first": 8, "second": 3, "sink": 3}
 
@@ -450,3 +464,28 @@ def test_only_where_executors_come_and_go_something_has_to_start(
     loop.cycle()
     assert loop.snapshot is not None
     assert (loop.snapshot.starting_s, loop.snapshot.there) == (starting_s, there)
+
+
+@pytest.mark.parametrize(("executors", "counted"), [(2, [40]), (0, [10, 20, 40])])
+def test_the_first_batches_of_every_session_of_a_cluster_tell_nothing(executors: int, counted: list[int]) -> None:
+    """They end before the first cycle. In one process, which has no executors, nothing is cold."""
+    loop, clock, _ = loop_of(Static())
+    for _ in range(2):  # the second session is that after its driver died
+        cluster = MemoryCluster(clock)
+        for _ in range(executors):
+            cluster.add()
+        loop.employ(cluster, Limits(1, 4), elastic=False)
+        for rows in (10, 20, 40):
+            loop.report(batch(rows))
+        cycle(loop, clock)
+        assert loop.snapshot is not None
+        assert [rows for rows, _ in loop.snapshot.batches] == counted
+
+
+def test_the_plan_in_force_says_why() -> None:
+    loop, clock, _ = loop_of(Scripted("first 0:1 1:3"))
+    cycle(loop, clock)
+    cycle(loop, clock)
+    assert loop.snapshot is not None
+    assert loop.snapshot.plan.degrees["first"] == 3
+    assert loop.snapshot.plan.reason == "at 1 s the script says 3 since 1 s, it has 1"

@@ -19,6 +19,7 @@ from springtide.control import planner
 from springtide.control.loop import KEEP_S, ControlLoop
 from springtide.control.monitor import Monitor
 from springtide.control.planner import Bounds
+from springtide.control.switch import Fixed, Mode
 from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport, TaskReport
@@ -30,6 +31,8 @@ from springtide.policy.scale.static import Static
 
 NOW = 1_700_000_000.25
 """Seconds since 1970, as creation times are."""
+
+DRY = Fixed(Mode.DRY_RUN)
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def cycles(loop: ControlLoop, clock: Steps, count: int, seconds: float = 1.0) ->
 
 
 def test_a_dry_run_uses_all_slots_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    loop, clock, memory = loop_of(Counting(), dry_run=True)
+    loop, clock, memory = loop_of(Counting(), switch=DRY)
     first = loop.current()
     assert sum(first.degrees.values()) == 8 == first.slots
     with caplog.at_level(logging.INFO, "springtide.control"):
@@ -155,7 +158,7 @@ def test_a_dry_run_uses_all_slots_and_changes_nothing(caplog: pytest.LogCaptureF
 
 def test_a_dry_run_tells_each_wish_once() -> None:
     """The degree is 3: one to two, then silence when it wants what is there, then four and from then on five."""
-    loop, clock, memory = loop_of(Counting(), dry_run=True)
+    loop, clock, memory = loop_of(Counting(), switch=DRY)
     assert loop.current().degrees["first"] == 3
     cycles(loop, clock, 9)
     assert [(entry["at_s"], entry["degrees"]) for entry in memory.decisions] == [
@@ -174,7 +177,7 @@ def test_without_a_dry_run_the_policy_is_asked_first() -> None:
 
 
 def test_a_dry_run_survives_a_policy_that_fails() -> None:
-    loop, clock, memory = loop_of(Counting(fails_at=2), dry_run=True)
+    loop, clock, memory = loop_of(Counting(fails_at=2), switch=DRY)
     cycles(loop, clock, 4)
     assert loop.learned == {"asked": 1}
     assert [entry["degrees"] for entry in memory.decisions] == [{"first": 1}]
@@ -217,11 +220,11 @@ def test_it_is_kept_every_ten_seconds_and_at_the_end() -> None:
 
 def test_in_a_dry_run_it_is_kept_too_and_before_the_first_question_there_is_nothing() -> None:
     own = Memory()
-    loop, clock, _ = loop_of(Counting(), keep=own.keep, dry_run=True)
+    loop, clock, _ = loop_of(Counting(), keep=own.keep, switch=DRY)
     assert loop.learned is None
     loop.stop()
     assert own.kept == []
-    loop, clock, _ = loop_of(Counting(), keep=own.keep, dry_run=True)
+    loop, clock, _ = loop_of(Counting(), keep=own.keep, switch=DRY)
     cycles(loop, clock, 3)
     loop.stop()
     assert own.kept == [{"asked": 3}]

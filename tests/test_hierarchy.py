@@ -19,6 +19,7 @@ from hypothesis import strategies as some
 from springtide.apps.lines import line
 from springtide.bench import rounds
 from springtide.control.hierarchy import Hierarchy
+from springtide.control.hierarchy.executors import ExecutorGrants
 from springtide.control.hierarchy.gathering import gathered, whole
 from springtide.control.hierarchy.local import local_views
 from springtide.control.hierarchy.refusals import refused
@@ -295,7 +296,7 @@ def test_a_moved_replica_has_to_settle_too() -> None:
     def on(node: str) -> Snapshot:
         return snapshot(operator("a", 1, replicas=(ReplicaSnapshot(node),)))
 
-    policy = Hierarchy(Wants())
+    policy = Hierarchy(Wants(), settle_s=30.0)
     state, _ = rounds_of(policy, snapshot(operator("a", 1)), on("n1"), on("n1"))
     assert asked(state) == {"a": 3}  # where it is became known, and that is no change
     state, _ = rounds_of(policy, on("n2"), state=state)
@@ -313,12 +314,12 @@ def test_verdicts_are_told_in_requests_and_in_the_state() -> None:
     found = verdicts(state)
     assert [found[f"operator {name}"]["granted"] for name in "abc"] == [False, True, False]
     assert found["operator c"]["reason"] == "no L token: 300 ms is above 125 ms"
-    assert [Verdict.from_json(one).to_json() for one in state["verdicts"]] == state["verdicts"]
+    assert json.loads(json.dumps(state["verdicts"])) == state["verdicts"]
 
 
 def test_the_application_sees_the_response_time_of_its_whole_period() -> None:
     """20 s of 100 ms and 10 s of 500 ms: 233 ms, above 225."""
-    policy = Hierarchy(Wants({"a": 3}), TokenBucket(period=30.0), operator_period_s=10.0)
+    policy = Hierarchy(Wants({"a": 3}), TokenBucket(period=30.0), operator_period_s=10.0, application_period_s=30.0)
     shown = [snapshot(operator("a"), interval_s=10.0, latency=Latency(ms, ms, ms, ms)) for ms in (100.0, 100.0, 500.0)]
     _, found = rounds_of(policy, *shown, state={**policy.initial(), "application_asked": 0.0})
     assert found == [{}, {}, {"a": 3}]
@@ -345,6 +346,23 @@ def test_a_state_of_before_the_last_response_time_was_kept_is_gone_on_with() -> 
     old["application"] = {name: value for name, value in old["application"].items() if name != "response_ms"}
     _, found = rounds_of(policy, snapshot(operator("a")), state=old)
     assert found == [{"a": 3}]
+
+
+def test_executors_are_granted_by_a_response_time_of_after_their_last_change() -> None:
+    seen: list[tuple[float | None, int | None]] = []
+
+    @dataclass(frozen=True)
+    class Looks(All):
+        def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+            seen.append((view.response_ms, view.executors))
+            return super().decide(state, proposals, view)
+
+    grants, rounds = ExecutorGrants(Looks()), [(300, 4), (None, 4), (None, 6), (None, 6), (200, 6), (250, 5), (None, 5)]
+    for second, (ms, executors) in enumerate(rounds):
+        grants.see(float(second), snapshot(operator("a"), latency=None if ms is None else Latency(ms, ms, ms, ms)))
+        assert grants.judge([], executors) == ()
+    # with four it was 300 ms, which tells nothing of six; one that is measured in the interval of the change is of after it
+    assert seen == [(300, 4), (300, 4), (None, 6), (None, 6), (200, 6), (250, 5), (250, 5)]
 
 
 # What is refused is told once

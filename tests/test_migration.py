@@ -19,6 +19,7 @@ from springtide.control.memory import MemoryCluster
 from springtide.control.plane.served import Served
 from springtide.control.plane.spec import Spec
 from springtide.control.planner import Bounds
+from springtide.control.switch import Fixed, Mode
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import Rate, constant
 from springtide.model.report import BatchReport, Latency
@@ -417,7 +418,7 @@ def test_an_executor_that_was_granted_to_be_replaced_goes_and_another_comes() ->
 
 def test_a_dry_run_tells_once_what_it_would_move() -> None:
     request = Request("", 0, "a is full", 0.5, RemoveExecutor("0", another=True))
-    found = world(At(tuple((float(at), request) for at in range(9))), dry_run=True)
+    found = world(At(tuple((float(at), request) for at in range(9))), switch=Fixed(Mode.DRY_RUN))
     found.cycles(6)
     assert found.cluster.released == []
     assert found.cluster.asked == []

@@ -39,6 +39,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import sampled
 from springtide.model.report import BatchReport, Latency, TaskReport
+from springtide.model.request import Migrate, RemoveExecutor
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
 from springtide.policy.grant.all import All
 from springtide.policy.grant.token_bucket import TokenBucket
@@ -125,7 +126,7 @@ def answered(remote: RemotePolicy, number: int) -> int:
 def settle(remote: RemotePolicy) -> None:
     """Until all that was asked is answered; of what was answered nothing is left."""
     until(lambda: remote._asked is None and remote._done == remote._number)
-    remote._answer = None
+    remote._answers.clear()
 
 
 @contextlib.contextmanager
@@ -504,7 +505,7 @@ def test_an_answer_of_long_ago_is_dropped(tmp_path: Path, made: Made) -> None:
         assert remote.decide({}, replace(snapshot(0), at=asked_at), RNG)[1] == ()
         until(lambda: not (tmp_path / MOOD).exists())
         (tmp_path / GO).touch()
-        until(lambda: remote._answer is not None)
+        until(lambda: remote._answers)
         feel(tmp_path, "wait")
         _, requests = remote.decide({}, replace(snapshot(0), at=now), RNG)
         assert bool(requests) is used
@@ -523,6 +524,49 @@ def other(script: str) -> Callable[[], Child]:
 
 
 BEGINS = "line(); tell({'begun': 'x'}); "
+
+
+def test_what_a_late_answer_asks_for_counts_beside_what_the_next_one_does(tmp_path: Path, made: Made) -> None:
+    """Of the same operator or executor the newest counts. What is too old, or an error, takes nothing else with it."""
+    go, quick, slow = tmp_path / GO, replace(HASTY, state_s=10**6), replace(CALM, state_s=10**6, end_s=0.1)
+    first = {degree: Request("first", degree, "r") for degree in (2, 3, 4, 5)}
+    second, sink = Request("second", 4, "r"), Request("sink", 2, "r")
+    leaves = {name: Request("", 0, "r", 0.0, RemoveExecutor(name, another=True)) for name in "123"}
+    moves = Request("", 0, "r", 0.0, Migrate("second", 0, "a", "b"))
+    told: list[list[Request] | str] = [
+        [first[3], sink, leaves["1"], leaves["2"], moves], [first[2], leaves["2"], leaves["3"], second],  # late, in time
+        [first[4]], "it failed", [],
+        [first[5]], [sink],
+    ]  # fmt: skip
+    answers = [{"error": one} if isinstance(one, str) else {"requests": [each.to_json() for each in one]} for one in told]
+    script = (
+        f"\nfor place, answer in enumerate(json.loads({json.dumps(json.dumps(answers))})):\n"
+        "    number = line()['number']\n"
+        f"    while place in (0, 2, 5) and not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        "    tell({'number': number, **answer})\n"
+    )
+    remote = made(Spec("static"), quick, start=other(BEGINS + script))
+
+    def late(at: int) -> None:
+        remote._patience = quick
+        assert remote.decide({}, snapshot(at), RNG)[1] == ()
+        until(lambda: remote._asked is None, "it has got it")
+        go.touch()
+        until(lambda: remote._answers)
+        go.unlink()
+        remote._patience = slow
+
+    late(1)
+    assert remote.decide({}, snapshot(2), RNG)[1] == (sink, leaves["1"], first[2], leaves["2"], leaves["3"], second)
+    late(3)
+    with pytest.raises(PolicyFailed, match="it failed"):
+        remote.decide({}, snapshot(4), RNG)
+    assert remote.decide({}, snapshot(5), RNG)[1] == (first[4],)
+    late(6)
+    assert remote.decide({}, snapshot(68), RNG)[1] == (sink,)  # 62 s are more than hang_s and an interval
+    assert remote.restarts == 0
+
+
 LOST = {
     "silent": ("", "it hangs: no answer in 0.5 s"),
     "reads nothing": (BEGINS, "it hangs: it did not read what it was asked in 0.5 s"),

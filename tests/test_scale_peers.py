@@ -242,6 +242,8 @@ def test_flink_aligns_to_shards_or_to_the_limit() -> None:
     assert run(quick(), hot, hot)[1] == {"a": 8}
     hot = seen(at(1_000, 2.3, degree=2, limit=24))
     assert run(quick(), hot, hot)[1] == {"a": 8}
+    hot = seen(at(1_000, 2.3, degree=2, limit=10, shards=24))  # of a limit of 10, 10 would be the first better
+    assert run(quick(), hot, hot)[1] == {"a": 8}
     hot = seen(at(1_000, 2.3, degree=2, limit=5))
     assert run(quick(), hot, hot)[1] == {"a": 5}
     # from 11 of 12 down to 7: the first that is better is 12, but down is not up: 7

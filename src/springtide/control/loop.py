@@ -58,12 +58,12 @@ class ControlLoop:
         routing: Routing | None = None, seed: int = 0, monitor: Measuring | None = None, target_s: float | None = None,
         starting_s: float | None = None, pause_s: float | None = None,
         learned: State | None = None, keep: Callable[[State], None] | None = None,
-        dry_run: bool = False, shedding: Shedding | None = None, switch: Switch | None = None,
+        shedding: Shedding | None = None, switch: Switch | None = None,
         grant: GrantPolicy | None = None, sharder: Sharder | None = None,
     ) -> None:  # fmt: skip
         """``pause_s``: how long a change of degrees stops the operators. ``learned``: the policy's state to begin with;
-        ``keep`` is handed its state, now and then and at the end. ``dry_run``: decide and record, but leave the degrees as they
-        are, with all slots in use. ``grant``: says which executors may come and go; all that are wanted without it."""
+        ``keep`` is handed its state, now and then and at the end. ``grant``: says which executors may come and go; all that are
+        wanted without it."""
         self._topology, self._policy, self._bounds = topology, policy, bounds
         self._read_limit, self._trigger_s, self._interval_s = read_limit, trigger_s, interval_s
         self._clock, self._actuators, self._journal = clock, actuators, journal
@@ -75,7 +75,7 @@ class ControlLoop:
         self._policy_state: State | None = learned
         self._keep, self._kept_at = keep, clock()
         self._shedding = shedding
-        self._switch = switch or Fixed(Mode.DRY_RUN if dry_run else Mode.ON)
+        self._switch = switch or Fixed()
         self._mode = self._switch.mode()
         self.fleet: Fleet | None = None
         self._grants = None if grant is None else ExecutorGrants(grant)
@@ -122,6 +122,7 @@ class ControlLoop:
         """Have a cluster's executors follow the plans, from the next cycle on, or only watch them.
 
         ``caching``: their hosts keep state."""
+        self._batches = 0
         if self.fleet is None:
             judge = None if self._grants is None else self._grants.judge
             self.fleet = Fleet(cluster, limits, self._clock, self._journal.decision, elastic, caching, judge)
@@ -141,7 +142,8 @@ class ControlLoop:
 
     def report(self, report: BatchReport) -> None:
         self._batches += 1
-        if self._batches > COLD or self.fleet is None or self.fleet.slots is None:
+        # before the first cycle nobody has looked who is there
+        if self._batches > COLD or self.fleet is None or not (self.fleet.slots or self.fleet.cluster.executors()):
             self._monitor.add(report)
         self._routing.report(report)
         self._sharding.report(report)
@@ -292,7 +294,7 @@ class ControlLoop:
         if plan.degrees != self._plan.degrees or plan.actions:
             log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
         self._journal.decision({**plan.to_json(), "at_s": round(snapshot.at, 3), "reason": reason})
-        self._plan = replace(plan, actions=())  # they are done once
+        self._plan = replace(plan, actions=(), reason=reason)  # actions are done once
         for actuator in self._actuators:
             actuator.apply(plan)
 

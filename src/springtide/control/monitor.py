@@ -80,7 +80,8 @@ class Monitor:
             latency_ms=_stage_time_ms(tasks, reports, operator.name),
             served=rows_in if known else None,
             inputs=tuple((name, self._rows_out(name, reports)) for name in producers(self._topology, operator)),
-            limit=operator.parallelism,
+            limit=operator.limit,
+            shards=None if operator.state is None else operator.state.shards,
         )
 
     def _rows_out(self, name: str, reports: Sequence[BatchReport]) -> int:

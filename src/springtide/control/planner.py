@@ -24,8 +24,7 @@ WORK_PER_TASK_S = 0.010
 class Bounds:
     """What no plan goes beyond."""
 
-    max_slots: int = 8
-    min_degree: int = 1
+    max_slots: int
 
     def __post_init__(self) -> None:
         if self.max_slots < 1:
@@ -43,14 +42,14 @@ def work(snapshot: Snapshot) -> dict[str, float]:
 def grant(
     topology: Topology, wanted: Mapping[str, int], bounds: Bounds, work: Mapping[str, float] | None = None
 ) -> dict[str, int]:
-    """Degrees within the bounds: each at least the minimum and at most its parallelism; of too many, the largest give."""
+    """Degrees within the bounds: each at least 1 and at most what it can use; of too many, the largest give."""
     degrees = {}
     for operator in topology.scalable:
-        limit = min(operator.parallelism or bounds.max_slots, bounds.max_slots)
-        degrees[operator.name] = max(bounds.min_degree, min(int(wanted.get(operator.name, 1)), limit))
+        limit = _limit(operator, bounds.max_slots)
+        degrees[operator.name] = max(1, min(int(wanted.get(operator.name, 1)), limit))
     while needed.slots(degrees, work or {}) > bounds.max_slots:
         largest = max(degrees, key=lambda name: degrees[name])
-        if degrees[largest] == bounds.min_degree:
+        if degrees[largest] == 1:
             break  # more operators than slots: they share them
         degrees[largest] -= 1
     return degrees
@@ -60,7 +59,7 @@ def filled(topology: Topology, bounds: Bounds) -> dict[str, int]:
     """Degrees that use all slots, as even as can be."""
     degrees = grant(topology, {}, bounds)
     while sum(degrees.values()) < bounds.max_slots:
-        room = [o.name for o in topology.scalable if degrees[o.name] < min(o.parallelism or bounds.max_slots, bounds.max_slots)]
+        room = [o.name for o in topology.scalable if degrees[o.name] < _limit(o, bounds.max_slots)]
         if not room:
             break
         degrees[min(room, key=lambda name: degrees[name])] += 1
@@ -82,9 +81,12 @@ def widths(topology: Topology, slots: int, snapshot: Snapshot | None) -> dict[st
         else:
             heads[operator.name] = frozenset({operator.name})
             worthwhile = _worthwhile(topology, operator, snapshot, slots)
-            shards = operator.state.shards if operator.state is not None else slots
-            chosen[operator.name] = max(1, min(slots, operator.parallelism or slots, worthwhile, shards))
+            chosen[operator.name] = max(1, min(_limit(operator, slots), worthwhile))
     return chosen
+
+
+def _limit(operator: Operator, slots: int) -> int:
+    return min(slots, operator.limit or slots)
 
 
 def _worthwhile(topology: Topology, head: Operator, snapshot: Snapshot | None, slots: int) -> int:

@@ -64,9 +64,9 @@ class Hierarchy:
 
     policy: ScalePolicy
     grant: GrantPolicy = field(default_factory=All)
-    operator_period_s: float = 30.0
-    application_period_s: float = 30.0
-    settle_s: float = 30.0
+    operator_period_s: float = 0.0
+    application_period_s: float = 0.0
+    settle_s: float = 0.0
     bounds_ms: Mapping[str, float] = field(default_factory=dict)
     migration: bool = False
     migrate_above: float = 0.8

@@ -1,9 +1,9 @@
 """A policy that decides in a process of its own: the driver's side.
 
 The process gets the newest snapshot whenever it is free; those that came while it was busy are passed over. Its answer is
-used by the call that asked, or, when it is late, by the next one. A watchdog, which is a thread of the driver, talks to the
-process, and starts another one when it has died, hangs or answers nonsense: with what the policy had learned, and after
-a pause that doubles each time.
+used by the call that asked, or, when it is late, by the next one, which may have its own too: of the same operator or executor
+the newest counts. A watchdog, which is a thread of the driver, talks to the process, and starts another one when it has died,
+hangs or answers nonsense: with what the policy had learned, and after a pause that doubles each time.
 
 Only ``decide`` is moved. The policy is made here too, which tells what is wrong with its options before anything starts.
 """
@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +23,7 @@ import numpy as np
 from springtide.control.plane.child import Child, Lost
 from springtide.control.plane.spec import Spec, make
 from springtide.model.plan import Request
+from springtide.model.request import RemoveExecutor
 from springtide.model.snapshot import Snapshot
 from springtide.policy.scale import State
 
@@ -71,9 +72,8 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came back: for which question, and about the state of affairs at which time."""
+    """What came back, and about the state of affairs at which time."""
 
-    number: int
     at: float
     requests: tuple[Request, ...] = ()
     error: str | None = None
@@ -98,7 +98,7 @@ class RemotePolicy:
         self._changed = threading.Condition()  # guards all below
         self._number = self._done = 0  # the last question; the last that was answered, or lost
         self._asked: _Asked | None = None  # the newest that the process has not got yet
-        self._answer: _Answer | None = None  # the newest that nobody has got yet
+        self._answers: list[_Answer] = []  # those that nobody has got yet, the newest last
         self._refusals: deque[Mapping[str, Any]] = deque(maxlen=REFUSALS)
         self._state: State | None = None
         self._rng: Any = None
@@ -129,13 +129,15 @@ class RemotePolicy:
             self._changed.notify_all()
             patience_s = self._patience.first_s if first else self._patience.answer_s
             self._changed.wait_for(lambda: self._done >= number or self._closing or not self._there, patience_s)
-            answer, self._answer = self._answer, None
+            # not those of long ago, as after a time in which nobody asked: things have changed
+            longest_s = self._patience.hang_s + snapshot.interval_s
+            answers = [one for one in self._answers if snapshot.at - one.at <= longest_s]
+            error = answers[-1].error if answers else None
+            self._answers = [] if error is None else answers[:-1]
             known = self._state
-        if answer is None or snapshot.at - answer.at > self._patience.hang_s + snapshot.interval_s:
-            return known, ()  # of long ago, as after a time in which nobody asked: things have changed
-        if answer.error is not None:
-            raise PolicyFailed(answer.error)
-        return known, answer.requests
+        if error is not None:
+            raise PolicyFailed(error)
+        return known, _together(answers)
 
     def refusals(self) -> list[Mapping[str, Any]]:
         """What managers were newly refused since the last call: ``{"refused": the proposal, "reason": …}`` each."""
@@ -234,7 +236,7 @@ class RemotePolicy:
             raise Lost(f"it answered nonsense: {fault!r}") from None
         with self._changed:
             self._refusals += refused
-            self._answer = _Answer(asked.number, asked.snapshot.at, requests, error)
+            self._answers.append(_Answer(asked.snapshot.at, requests, error))
             self._done = max(self._done, asked.number)
             self._changed.notify_all()
 
@@ -249,6 +251,22 @@ class RemotePolicy:
         if not self._unkept:
             log.warning("what policy %s learned is not kept: %s", self._policy.name, _last_line(answer))
         self._unkept = True
+
+
+def _together(answers: Sequence[_Answer]) -> tuple[Request, ...]:
+    """What is asked for in all of them; of the same operator or executor, in the newest."""
+    found: tuple[Request, ...] = ()
+    for answer in answers:
+        anew = {_about(request) for request in answer.requests}
+        found = *(request for request in found if _about(request) not in anew), *answer.requests
+    return found
+
+
+def _about(request: Request) -> tuple[str, str]:
+    action = request.action
+    if isinstance(action, RemoveExecutor):
+        return "executor", action.executor
+    return "operator", request.operator or getattr(action, "operator", "")
 
 
 def _last_line(answer: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from springtide.control.hierarchy.hierarchy import Hierarchy
 from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
+from springtide.model.yes_no import yes_or_no
 from springtide.policy.chosen import STATE, Chosen, chosen, named
 from springtide.policy.scale import ScalePolicy
 
@@ -22,8 +23,6 @@ BOUND = "bound."
 
 WORDS = (*PERIODS, "migration", "migrate-above", f"{BOUND}OPERATOR")
 """And whether replicas, or executors, move away from nodes of which more than a share is in use."""
-
-SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def hierarchical(grant: str | None, managers: str = "") -> Callable[[ScalePolicy
 
 def _options(text: str) -> dict[str, Any]:
     """What ``managers`` says, as arguments of ``Hierarchy``. A threshold of migration asks for migration too."""
-    found: dict[str, Any] = {**dict.fromkeys(PERIODS.values(), 0.0), "bounds_ms": {}}
+    found: dict[str, Any] = {"bounds_ms": {}}
     for part in filter(None, (part.strip() for part in text.split(","))):
         word, _, value = (side.strip() for side in part.partition("="))
         if word in PERIODS:
@@ -112,9 +111,10 @@ def _options(text: str) -> dict[str, Any]:
 
 
 def _switched(value: str) -> bool:
-    if value not in SWITCH:
+    switched = yes_or_no(value)
+    if switched is None:
         raise OptionError(f"managers migration={value} is not allowed; write migration=on or migration=off")
-    return SWITCH[value]
+    return switched
 
 
 def _share(value: str) -> float:
