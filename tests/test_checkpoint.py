@@ -83,6 +83,24 @@ def test_another_graph_schema_or_key_is_refused_with_the_difference(what: str, t
     assert contents(tmp_path) == before, "nothing was changed"
 
 
+def test_sources_in_another_order_are_refused(tmp_path: Path) -> None:
+    """Spark's log of offsets knows them by their place: each would go on from where the other was."""
+    flows = [
+        st.source.generate(trip, rate=1, name=name).to(st.sink.discard(), name=f"{name}-out") for name in ("trips", "fares")
+    ]
+    held = Checkpoint(tmp_path)
+    for _ in range(2):
+        held.acquire(st.topology("taxi", *flows))
+        held.release()
+    with pytest.raises(
+        CheckpointError, match="the sources, whose offsets Spark keeps by place, were trips, fares, are fares, trips"
+    ):
+        held.acquire(st.topology("taxi", *reversed(flows)))
+    assert compare(fingerprint(st.topology("taxi", *flows)), fingerprint(st.topology("taxi", flows[1]))) == [
+        "operator 'trips' is gone", "operator 'trips-out' is gone",
+    ]  # fmt: skip
+
+
 def test_a_missing_operator_is_named() -> None:
     assert "operator 'extra' is gone" in compare(fingerprint(taxi(extra=True)), fingerprint(taxi()))
 
@@ -261,6 +279,95 @@ def test_offsets_that_are_not_those_of_the_last_batch_are_refused(tmp_path: Path
             Checkpoint(tmp_path).acquire(taxi())
     log.write_text(written)
     held.acquire(taxi())
+    held.release()
+
+
+def test_offsets_of_a_manifest_with_their_checksum_only_are_known(tmp_path: Path) -> None:
+    held, log = Checkpoint(tmp_path), tmp_path / "spark" / "offsets" / "0"
+    held.acquire(taxi())
+    held.release()
+    log.parent.mkdir(parents=True)
+    log.write_text("123456789")
+    write_atomic(held.own / "manifests" / "00000000.json", {"batch": 0, "epoch": 1, "offsets": 0xCBF43926})  # CRC's check value
+    held.acquire(taxi())
+    held.release()
+    log.write_text("")
+    with pytest.raises(CheckpointError, match=r"offsets/0 is gone or was changed since batch 0 was committed"):
+        held.acquire(taxi())
+
+
+def test_logs_that_a_loss_of_power_left_empty_are_mended(tmp_path: Path) -> None:
+    """Batches 0, 1 and 2 are committed, 3 was begun; of what Spark wrote last the names are there, but not the content."""
+    held, logs = Checkpoint(tmp_path), tmp_path / "spark"
+    held.acquire(taxi())
+    held.next_epoch()
+    for log in ("offsets", "commits"):
+        (logs / log).mkdir(parents=True)
+    texts = {number: f'v1\n{{"batchTimestampMs":{number}}}\n{{"offset":"{10 * number} ü"}}' for number in range(4)}
+    for number in range(3):
+        (logs / "offsets" / str(number)).write_text(texts[number], encoding="utf-8")
+        held.commit({"batch": number, "epoch": 1})
+        (logs / "commits" / str(number)).write_text("v1\n{}")
+    (logs / "offsets" / "3").write_text(texts[3], encoding="utf-8")
+    held.release()
+    for lost in ("offsets/1", "offsets/2", "offsets/3", "commits/1", "commits/2"):
+        (logs / lost).write_text("")
+    held.acquire(taxi())
+    assert held.begun() == 2, "batch 3 begins anew"
+    found = {int(file.name): file.read_text(encoding="utf-8") for file in (logs / "offsets").iterdir()}
+    assert found == {number: texts[number] for number in range(3)}
+    assert [file.name for file in (logs / "commits").iterdir()] == ["0"], "batch 2 is replayed, and its manifest is there"
+    held.release()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_fingerprint_that_is_gone_is_made_anew_only_where_nothing_is_committed(tmp_path: Path, committed: bool) -> None:
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    held.next_epoch()
+    if committed:
+        held.commit({"batch": 0, "epoch": 1})
+    held.release()
+    file = held.own / "topology.json"
+    written = file.read_bytes()
+    file.unlink()
+    if not committed:
+        held.acquire(taxi())
+        held.release()
+        return
+    for _ in range(2):  # it is let go of
+        with pytest.raises(
+            CheckpointError, match=r"topology\.json is gone, but .* has batches that are committed; put that file"
+        ):
+            Checkpoint(tmp_path).acquire(taxi())
+    file.write_bytes(written)
+    held.acquire(taxi())
+    held.release()
+
+
+@pytest.mark.parametrize("held_in", ["a manifest", "what was imported", "nothing"])
+def test_a_secret_that_is_gone_is_made_anew_only_where_no_key_was_hashed_with_it(tmp_path: Path, held_in: str) -> None:
+    """With another one no key is found again: all state would be forgotten."""
+    held = Checkpoint(tmp_path)
+    held.acquire(taxi())
+    held.next_epoch()
+    secret = held.keep_state({})
+    if held_in == "a manifest":
+        held.commit({"batch": 0, "epoch": 1, "state": {"count": {"runs": []}}})
+    elif held_in == "what was imported":
+        held.remember("seed", {"count": {"runs": []}})
+    else:
+        held.commit({"batch": 0, "epoch": 1, "state": {}})
+    file = held.own / "state.json"
+    written = file.read_bytes()
+    file.unlink()
+    if held_in == "nothing":
+        assert held.keep_state({}) != secret
+    else:
+        with pytest.raises(CheckpointError, match=r"state\.json is gone, but the checkpoint has state, whose keys are hashed"):
+            held.keep_state({})
+        file.write_bytes(written)
+        assert held.keep_state({}) == secret
     held.release()
 
 

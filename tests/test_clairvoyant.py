@@ -266,6 +266,7 @@ def test_the_future_is_the_rate_times_the_visits() -> None:
     assert b.arrivals.tolist() == pytest.approx([5.0, 5.0, 10.0, 15.0])
     assert c.arrivals.tolist() == pytest.approx([25.0, 25.0, 50.0, 75.0])
     assert (a.limit, b.limit) == (4, 1_000)
+    assert [work.limit for work in future_of(model(Rate((0.0,), (10.0,), 4.0)), 4.0, 0, 50_000)] == [4, 50_000, 50_000]
     assert [a.cost_s, c.cost_s] == pytest.approx([0.02, 0.03])
     assert a.variability == pytest.approx(1.0, abs=0.05)  # (1 + 1)/2
     assert b.variability == pytest.approx(0.5)  # (1 + 0)/2

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.errors import OptionError
-from springtide.policy.place.cores import PHI, Assigned, assign, migration_cost, naive
+from springtide.policy.place.cores import PHI, Assigned, Floats, Ints, assign, naive
 
 
 def assigned(
@@ -22,6 +22,12 @@ def assigned(
         np.array(granted), np.array(cores), np.array(capacity), np.array(home), np.array(state or [100.0] * count),
         np.array(intensity or [0.0] * count), **options,
     )  # fmt: skip
+
+
+def migration_cost(before: Ints, after: Ints, state: Floats) -> float:
+    """C(X|X̃): the bytes that leave a node, each executor's state being spread evenly over its cores before and after."""
+    shares = [cores / np.maximum(cores.sum(axis=0), 1) for cores in (before, after)]
+    return float((state * np.maximum(shares[0] - shares[1], 0.0)).sum().round(6))
 
 
 def test_the_cost_of_a_core_more_and_one_fewer() -> None:

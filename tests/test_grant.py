@@ -70,7 +70,7 @@ def granted(found: Sequence[Verdict]) -> list[Action]:
     [
         Scale("a", 1, 3, ("n1", "n2")),
         Scale("a", 3, 1),
-        Migrate("a", 1, "n1", "n2", (4, 7)),
+        Migrate("a", 1, "n1", "n2"),
         AddExecutors(3),
         RemoveExecutor("7"),
         RemoveExecutor("7", another=True),
@@ -80,9 +80,15 @@ def test_what_managers_exchange_is_json(action: Action) -> None:
     assert action_from_json(json.loads(json.dumps(action_to_json(action)))) == action
     proposal = Proposal("operator a", action, 0.25, "because of 5")
     assert Proposal.from_json(json.loads(json.dumps(proposal.to_json()))) == proposal
-    for verdict in (Verdict(proposal, action, "yes"), Verdict(proposal, None, "no")):
-        assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
-        assert verdict.to_json()["granted"] is verdict.granted
+    told = {"proposal": proposal.to_json(), "reason": "so"}
+    assert Verdict(proposal, action, "so").to_json() == {**told, "granted": True, "action": action_to_json(action)}
+    assert Verdict(proposal, None, "so").to_json() == {**told, "granted": False, "action": None}
+
+
+def test_a_move_of_an_old_plan_is_read() -> None:
+    """Moves once had shards, and none was ever named."""
+    old = {"kind": "migrate", "operator": "a", "replica": 1, "origin": "n1", "node": "n2", "shards": []}
+    assert action_from_json(old) == Migrate("a", 1, "n1", "n2")
 
 
 def test_a_proposal_that_is_none_cannot_be_made() -> None:

@@ -291,6 +291,110 @@ def test_timers_by_the_clock(tmp_path: Path) -> None:
     assert tested.run([]) == []
 
 
+class Touchy(Reminders):
+    """Its timer at 5 s fails, and so does a record with a fare of 7."""
+
+    def process(self, key: str, records: list[Trip], state: st.State) -> Iterator[Pair]:
+        if any(record.fare == 7 for record in records):
+            raise ValueError("seven")
+        return super().process(key, records, state)
+
+    def on_timer(self, key: str, timer: st.Timer, state: st.State) -> Iterator[Pair]:
+        state.seen += 100
+        if timer.at == moment(5 * SECOND):
+            raise ValueError("five")
+        yield from super().on_timer(key, timer, state)
+
+
+def test_a_timer_that_fails_is_told_of_and_given_up(tmp_path: Path) -> None:
+    tested = machine(trips().key_by("route").stateful(Touchy), tmp_path)
+    tested.run([trip("a", 4), trip("a", 5), trip("a", 6), trip("b", 6)])
+    assert [tuple(row.values()) for row in tested.run([], 6 * SECOND)] == [("b", 6, 101)]
+    ((row, error),) = tested.failed
+    assert row == {"route": "a"} and str(error) == "five"
+    again = [tuple(row.values()) for row in tested.run([], 6 * SECOND)]
+    assert again == [("a", 4, 103), ("a", 6, 203)]  # its other timers, after three trips
+    assert tested.failed == []
+    assert tested.run([], 9 * SECOND) == tested.failed == []
+
+
+def test_a_timer_that_fails_takes_the_records_of_its_key_along_once(tmp_path: Path) -> None:
+    tested = machine(trips().key_by("route").stateful(Touchy), tmp_path)
+    tested.run([trip("a", 5)])
+    tested.run([trip("a", 20)], 5 * SECOND)
+    assert [row for row, _ in tested.failed] == [trip("a", 20)]
+    tested.run([trip("a", 30)], 5 * SECOND)
+    assert tested.failed == []
+    assert [(row["state.seen"], row["state._event_timers"]) for row in tested.rows()] == [(2, [30 * SECOND])]
+
+
+def test_a_timer_comes_again_if_the_records_behind_it_failed(tmp_path: Path) -> None:
+    """What it told and did was undone with what they did."""
+    tested = machine(trips().key_by("route").stateful(Touchy), tmp_path)
+    tested.run([trip("a", 6)])
+    assert tested.run([trip("a", 20, 7)], 6 * SECOND) == []
+    assert [row for row, _ in tested.failed] == [trip("a", 20, 7)]
+    assert [tuple(row.values()) for row in tested.run([], 6 * SECOND)] == [("a", 6, 101)]
+
+
+def test_a_timer_whose_result_does_not_fit_is_given_up(tmp_path: Path) -> None:
+    class Odd(Reminders):
+        def on_timer(self, key: str, timer: st.Timer, state: st.State) -> Iterator[Pair]:
+            yield Pair(key, "soon", 1)  # type: ignore[arg-type]
+
+    tested = machine(trips().key_by("route").stateful(Odd), tmp_path)
+    tested.run([trip("a", 5)])
+    assert tested.run([], 5 * SECOND) == []
+    assert [row for row, _ in tested.failed] == [{"route": "a"}]
+    assert tested.run([], 5 * SECOND) == tested.failed == []
+
+
+def test_a_timer_that_fails_is_given_up_with_the_one_that_sets_it(tmp_path: Path) -> None:
+    class Chained(st.Processor):
+        def process(self, key: str, records: list[Trip], state: st.State) -> Iterator[Pair]:
+            state.set_timer(records[0].at)
+            return iter(())
+
+        def on_timer(self, key: str, timer: st.Timer, state: st.State) -> Iterator[Pair]:
+            if timer.clock == "processing":
+                raise ValueError("chained")
+            state.set_timer(state.now, "processing")
+            return iter(())
+
+    tested = machine(trips().key_by("route").stateful(Chained), tmp_path)
+    tested.run([trip("a", 5)])
+    assert tested.catalog.keys == 1
+    tested.run([], 5 * SECOND)
+    assert [row for row, _ in tested.failed] == [{"route": "a"}]
+    assert tested.catalog.keys == 0  # there was nothing but the timer
+    assert tested.run([], 5 * SECOND) == tested.failed == []
+
+
+def test_timers_outlive_a_migration(tmp_path: Path) -> None:
+    class Renamed(Reminders):
+        count = st.value(int, default=0)
+
+        def on_timer(self, key: str, timer: st.Timer, state: st.State) -> Iterator[Pair]:
+            yield Pair(key, int(timer.at.timestamp()), state.count)
+
+    handed = []
+
+    def migrate(old: dict[str, Any]) -> dict[str, Any]:
+        handed.append(old)
+        return {"count": old["seen"] * 10}
+
+    before = machine(trips().key_by("route").stateful(Reminders, name="kept"), tmp_path)
+    before.run([trip("a", 5), trip("a", 10), trip("b", 10), trip("b", 4, -1)])
+    tested = machine(trips().key_by("route").stateful(Renamed, name="kept", migrate=migrate), tmp_path)
+    tested.catalog, tested.batch = before.catalog, before.batch
+    assert [tuple(row.values()) for row in tested.run([], 5 * SECOND)] == [("a", 5, 20)]  # as its key is read
+    tested.merge(2)
+    assert handed == [{"seen": 2}] * 3  # then b, and a once more: the older row of it is fitted before it is left out
+    tested.now = 4 * SECOND
+    assert [tuple(row.values()) for row in tested.run([], 5 * SECOND)] == [("b", 4, 20)]
+    assert sorted(tuple(row.values()) for row in tested.run([], 10 * SECOND)) == [("a", 10, 20), ("b", 10, 20)]
+
+
 def test_state_that_was_not_declared_is_an_error_that_says_what_was(tmp_path: Path) -> None:
     class Typo(Reminders):
         def process(self, key: str, records: list[Trip], state: st.State) -> Iterator[Pair]:

@@ -20,11 +20,12 @@ from springtide.errors import OptionError
 from springtide.model.endpoints import DiscardSink, GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.rate import constant
-from springtide.model.report import BatchReport, TaskReport
+from springtide.model.report import BatchReport, TaskReport, held, mean_max
 from springtide.model.topology import AUTO, DEAD_LETTERS, Kind, Operator, Topology
 from springtide.record.folder import RunFolder
 from springtide.record.plots import degree_lines, draw, rates
 from springtide.record.summary import summarise
+from springtide.sim.batched import metrics
 
 ROW = pa.schema({"x": pa.int64()})
 TOPOLOGY = Topology(
@@ -70,10 +71,24 @@ def test_summary_by_hand() -> None:
     assert summary["slot_seconds"] == 4 * 1.5 + 6 * 3.5 + 6 * 5.0
     assert summary["reconfigurations"] == 1
     assert summary["backlog_end"] == 20
-    # durations 1, 3 and 5 s with 4, 6 and 6 replicas: (4 + 18 + 30) / 9
-    assert summary["replicas"] == {"mean": round(52 / 9, 3), "max": 6}
+    # 4 replicas for 1.5 s, 6 for 3.5 s and for 5 s, waits among them: (6 + 21 + 30) / 10
+    assert summary["replicas"] == {"mean": 5.7, "max": 6}
     assert (summary["topology"], summary["policy"], summary["grouping"]) == ("demo", "tide", "posg")
     assert summary["run_dir"] == "runs/demo"
+
+
+def test_replicas_and_slots_are_the_same_numbers_in_the_simulator() -> None:
+    found = metrics(RUN, 100.0, None)
+    assert found["replicas"] == {"mean": pytest.approx(5.7), "max": 6}
+    assert found["replica_seconds"] == found["slot_seconds"] == 57.0
+    assert metrics([], 0.0, None)["replicas"] == {"mean": None, "max": None}
+
+
+def test_a_mean_is_over_the_batches_that_have_a_number() -> None:
+    """Nobody knows of the first batch, for 1.5 s; 2 held for 3.5 s and 3 for 5 s: 22 / 8.5."""
+    known = {1: 2, 2: 3}
+    assert held(RUN, lambda report: known.get(report.batch)) == [(2, 3.5), (3, 5.0)]
+    assert mean_max([(2, 3.5), (3, 5.0)]) == {"mean": pytest.approx(22 / 8.5), "max": 3}
 
 
 def test_latency_merges_the_records_of_all_batches() -> None:
@@ -89,8 +104,8 @@ def test_operators_by_hand() -> None:
         "name": "parse", "grouping": "forward", "degree": {"mean": 1.0, "max": 1},
         "width": {"mean": 2.0, "max": 2}, "rows_in": 1000, "rows_out": 1000,
     }  # fmt: skip
-    assert score["degree"] == {"mean": round((1 + 9 + 15) / 9, 3), "max": 3}
-    assert score["width"] == {"mean": round((2 + 18 + 30) / 9, 3), "max": 6}
+    assert score["degree"] == {"mean": 2.7, "max": 3}  # (1.5 + 10.5 + 15) / 10
+    assert score["width"] == {"mean": 5.4, "max": 6}  # (3 + 21 + 30) / 10
     assert (score["rows_in"], score["rows_out"]) == (1000, 997)
     assert (rank["rows_in"], rank["rows_out"]) == (None, None)  # no task told: unknown, not zero
     assert (out["rows_in"], out["rows_out"]) == (997, 997)  # by its receipts

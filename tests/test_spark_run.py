@@ -444,7 +444,7 @@ def test_stop_commits_nothing_and_a_mended_run_goes_on_with_other_widths_and_gro
     again = run(job(same, parallelism=1), spark, tmp_path, checkpoint=checkpoint)
     assert again.summary["rows_in"] == 0, "there is nothing left"
     logs = [file.name for file in (checkpoint / "spark" / "offsets").iterdir()]
-    assert "0" in logs and not [name for name in logs if name.endswith(".crc")], "manifests have the checksums"
+    assert "0" in logs and not [name for name in logs if name.endswith(".crc")], "manifests have the offsets"
     assert all("offsets" in manifest for manifest in Checkpoint(checkpoint).manifests())
 
     before = sorted((tmp_path / "runs").iterdir())
@@ -453,6 +453,27 @@ def test_stop_commits_nothing_and_a_mended_run_goes_on_with_other_widths_and_gro
         run(more, spark, tmp_path, checkpoint=checkpoint)
     assert sorted((tmp_path / "runs").iterdir()) == before, "nothing was made for a run that was refused"
     assert sorted(row["n"] for row in read(out)) == list(range(60))
+
+
+@pytest.mark.spark
+def test_a_run_goes_on_where_a_loss_of_power_left_sparks_logs_empty(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 records in 3 batches, a fourth that was begun, and 40 records more."""
+    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(20))
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+
+    def go_on(limit: int) -> st.Result:
+        topology = numbers(limit).map(same, name="work").to(st.sink.files(out)).named("power")
+        return run(topology, spark, tmp_path, checkpoint=checkpoint, target="60s")
+
+    assert go_on(60).summary["rows_in"] == 60
+    for lost in ("offsets/1", "offsets/2", "offsets/3", "commits/1", "commits/2"):
+        (checkpoint / "spark" / lost).write_text("")
+    again = go_on(100)
+    assert again.summary["rows_in"] == 40
+    assert [line["batch"] for line in lines(again)] == [3, 4]
+    assert sorted(row["n"] for row in read(out)) == list(range(100))
 
 
 def slow_for_one_key(one: Number) -> Number:

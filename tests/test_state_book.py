@@ -237,6 +237,7 @@ def test_merges_are_of_the_newest_runs_that_are_not_much_larger_than_those_after
     tiers = catalog(*[1] * FEW, FEW, 100)
     assert tiers.merge_due() == tiers.runs[: FEW + 1]
     assert catalog(1, 3, 9, 27, 81, 243, 729, 2187, 6561).merge_due() == ()
+    assert catalog(*[3**i for i in range(32)]).merge_due() == ()
     many = catalog(*[3**i for i in range(33)])
     assert many.merge_due() == many.runs
 

@@ -469,16 +469,16 @@ def test_a_checkpoint_remembers_where_its_state_lies(tmp_path: Path) -> None:
     for one in checkpoints:
         one.acquire(topology)
     there, too, inside = checkpoints
-    secret = there.keep_state(declarations(topology), (), uri)
-    assert there.keep_state(declarations(topology), ()) == there.keep_state(declarations(topology), (), uri) == secret
+    secret = there.keep_state(declarations(topology), uri)
+    assert there.keep_state(declarations(topology)) == there.keep_state(declarations(topology), uri) == secret
     with pytest.raises(CheckpointError, match=f"state='s3://other', but the state of checkpoint {there.root} lies at '{uri}'"):
-        there.keep_state(declarations(topology), (), "s3://other")
-    too.keep_state(declarations(topology), (), uri)
+        there.keep_state(declarations(topology), "s3://other")
+    too.keep_state(declarations(topology), uri)
     assert there.state_root() == f"{uri}/{there.identity}" != too.state_root()  # else each would sweep away the other's
-    inside.keep_state(declarations(topology), ())
+    inside.keep_state(declarations(topology))
     assert inside.state_root() == str(inside.state_folder())
     with pytest.raises(CheckpointError, match=f"state='{uri}', but the state of checkpoint {inside.root} lies inside it"):
-        inside.keep_state(declarations(topology), (), uri)
+        inside.keep_state(declarations(topology), uri)
     for one in checkpoints:
         one.release()
 
@@ -487,7 +487,7 @@ def test_a_checkpoint_from_before_has_its_state_inside(tmp_path: Path) -> None:
     topology, checkpoint = plain(), Checkpoint(tmp_path)
     checkpoint.acquire(topology)
     checkpoint.remember("state", {"secret": "x", "declared": {}})
-    assert checkpoint.keep_state(declarations(topology), ()) == "x"
+    assert checkpoint.keep_state(declarations(topology)) == "x"
     assert checkpoint.state_root() == str(checkpoint.state_folder())
     checkpoint.release()
 

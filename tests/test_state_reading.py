@@ -33,10 +33,11 @@ from springtide.spark.state import compact, files, seeding, segment, values
 from springtide.spark.state import reading as readings
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
-from springtide.spark.state.declared import declarations, kept_of
+from springtide.spark.state.declared import declarations, kept_in, kept_of
 from springtide.spark.state.exporting import exported
 from springtide.spark.state.reading import SEED, held_in, reading
 from springtide.spark.state.seeding import seeded
+from springtide.spark.state.stepping import Kept
 from state_machine import SECOND, Machine
 
 AT = datetime.datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=datetime.UTC)
@@ -126,7 +127,7 @@ class Case:
         self.checkpoint = Checkpoint(root)
         self.checkpoint.acquire(made)
         self.checkpoint.next_epoch()
-        secret = self.checkpoint.keep_state(declarations(made), ())
+        secret = self.checkpoint.keep_state(declarations(made))
         self.checkpoint.release()
         (operator,) = made.stateful
         self.name = operator.name
@@ -286,22 +287,25 @@ def test_a_file_that_was_changed_is_named(case: Case) -> None:
         read_rows(case.root)
 
 
+class Later(st.Processor):
+    """``Flat``, declared otherwise."""
+
+    total = st.value(int, default=0)
+    more = st.value(str)
+
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+        state.more = "x"
+        yield Told(0)
+
+
 def test_variables_of_an_older_declaration_stand_beside_those_of_now(tmp_path: Path) -> None:
-    class Later(st.Processor):
-        total = st.value(int, default=0)
-        more = st.value(str)
-
-        def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
-            state.more = "x"
-            yield Told(0)
-
     class Otherwise(Later):
         total = st.value(str)
 
     case = Case(tmp_path / "c", topology(Flat, key=("day",)))
     case.run(Event("a", 1, 1), Event("a", 2, 2))
     (operator,) = (later := topology(Later, key=("day",), migrate=dict)).stateful
-    secret = case.checkpoint.keep_state(declarations(later), ["keep"])
+    secret = case.checkpoint.keep_state(declarations(later))
     case.machine.kept = kept_of(later, operator, str(case.checkpoint.state_folder()), secret)
     case.run(Event("a", 2, 5))
     rows = {row["key.day"]: row for row in read_rows(case.root)}
@@ -310,11 +314,77 @@ def test_variables_of_an_older_declaration_stand_beside_those_of_now(tmp_path: P
     assert [rows[day]["state.more"] for day in (1, 2)] == [None, "x"]
     assert shown(case.root, "--key", 2)["state"] == {"total": 2, "more": "x"}
     (operator,) = (later := topology(Otherwise, key=("day",), migrate=lambda old: {})).stateful
-    secret = case.checkpoint.keep_state(declarations(later), ["keep"])
+    secret = case.checkpoint.keep_state(declarations(later))
     case.machine.kept = kept_of(later, operator, str(case.checkpoint.state_folder()), secret)
     case.run(Event("a", 3, 5))
     with pytest.raises(CheckpointError, match=r"'keep': 'total' is string now, and int64 in .*let the run go on"):
         read_rows(case.root)
+
+
+def begun(root: Path, made: Topology) -> Kept:
+    """What a driver does with state at its start."""
+    (checkpoint := Checkpoint(root)).acquire(made)
+    try:
+        return kept_in(checkpoint, made)["keep"]
+    finally:
+        checkpoint.release()
+
+
+FLAT = "total: int64, label: string, raw: binary, at: timestamp"
+LATER = "total: int64, more: string"
+
+
+def test_a_declaration_counts_once_something_was_written_with_it(tmp_path: Path) -> None:
+    flat, later = topology(Flat), topology(Later)
+    begun(tmp_path / "new", flat)
+    begun(tmp_path / "new", later)  # there is no state of the other
+    case = Case(tmp_path / "c", flat)
+    case.run(Event("a", 1, 1))
+    with pytest.raises(CheckpointError, match=rf"'keep' declares {LATER}; in checkpoint {case.root} it has state of {FLAT}"):
+        begun(case.root, later)
+    with pytest.raises(CheckpointError, match=r"shards=8, but in checkpoint .* it has 16"):
+        begun(case.root, topology(Later, shards=8))
+    assert dict(held_in(case.root)["keep"].variables).keys() == {"total", "label", "raw", "at"}
+    begun(case.root, topology(Later, migrate=dict))  # and no batch is committed
+    begun(case.root, flat)
+
+
+def test_a_migration_stays_until_nothing_is_left_to_migrate(tmp_path: Path) -> None:
+    case = Case(tmp_path / "c", topology(Flat))
+    case.run(Event("a", 1, 1), Event("b", 1, 2))
+    case.machine.kept = begun(case.root, topology(Later, migrate=dict))
+    case.run(Event("a", 1, 5))
+    with pytest.raises(
+        CheckpointError, match=rf"declares {LATER}; .* has state of {FLAT}.*migrate=function\) while there is such state"
+    ):
+        begun(case.root, topology(Later))
+    with pytest.raises(CheckpointError, match=rf"declares {FLAT}.* has state of {LATER}"):
+        begun(case.root, topology(Flat))
+    case.machine.merge(2)
+    case.run()
+    begun(case.root, topology(Later))
+    begun(case.root, topology(Later))
+    assert {row["key.route"]: (row["state.total"], row["state.more"]) for row in read_rows(case.root)} == {
+        "a": (1, "x"),
+        "b": (2, None),
+    }
+
+
+def test_imported_state_is_of_a_declaration_too(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(ROW))
+    seeded(topology(Flat), "keep", file, tmp_path / "c", 0)
+    with pytest.raises(CheckpointError, match=rf"declares {LATER}; .* has state of {FLAT}"):
+        begun(tmp_path / "c", topology(Later))
+    begun(tmp_path / "c", topology(Flat))
+
+
+def test_a_file_that_cannot_be_read_is_left_to_those_who_need_it(case: Case) -> None:
+    """It may be a merged one, which is mended."""
+    begun(case.root, topology(Later, migrate=dict))
+    path = Path(case.machine.kept.folder) / case.machine.files[0]
+    path.write_bytes(path.read_bytes()[:-1])
+    begun(case.root, topology())
 
 
 def test_reading_needs_no_spark(case: Case) -> None:

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -428,6 +429,23 @@ def test_a_wrong_graph_is_refused_with_the_operator_and_the_remedy(graph: str) -
     operators = make()
     with pytest.raises(TopologyError, match=message):
         Topology("t", operators)
+
+
+@pytest.mark.parametrize(("first", "second", "refused"), [
+    (st.sink.table("t", batch_column="b"), st.sink.table("t", batch_column="b"), True),
+    (st.sink.table("t"), st.sink.table("T", batch_column="b"), True),  # which Spark takes for the same table
+    (st.sink.table("t"), st.sink.table("t"), False),
+    (st.sink.table("t", batch_column="b"), st.sink.table("u", batch_column="b"), False),
+])  # fmt: skip
+def test_two_sinks_that_would_overwrite_each_others_batches_are_refused(first: Any, second: Any, refused: bool) -> None:
+    flows = [trips().to(first, name="one"), trips_again().to(second, name="two")]
+    if not refused:
+        assert len(st.topology("t", *flows).sinks) == 2
+        return
+    with pytest.raises(
+        TopologyError, match=r"sinks 'one' and 'two' both write table 't', .* unite them with union\(\), or name"
+    ):
+        st.topology("t", *flows)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../up", "a/b"])

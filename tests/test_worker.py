@@ -25,6 +25,7 @@ from springtide.model.topology import Topology
 from springtide.policy.group import Grouping, Route, Share, Table
 from springtide.policy.group.hash import Hash
 from springtide.policy.group.round_robin import RoundRobin
+from springtide.policy.group.shards import OWNER, Shards
 
 pytest.importorskip("pyspark")  # blocks, programs and workers are in the package that needs it
 
@@ -32,7 +33,9 @@ from springtide.spark import blocks, staging, worker
 from springtide.spark.blocks import BlockKind
 from springtide.spark.program import CREATED, Program, Staging, compile_topology
 from springtide.spark.shipping import Shipment
+from springtide.spark.state.stepping import Version
 from springtide.spark.worker import Entry, Port, Stage, StagePlan
+from state_machine import Machine
 
 NOWHERE = Staging("nowhere", "parquet")
 BATCH = 7
@@ -510,6 +513,53 @@ def test_on_error_stop_ends_the_task_and_stages_nothing(case: str) -> None:
     assert "Traceback" in report["stopped"]["traceback"]
     assert report["receipts"] == []
     assert ran.captured.files == {}
+
+
+class Alarm(st.Processor):
+    """Has a timer in the batch after, which fails."""
+
+    def process(self, key: str, records: list[Item], state: st.State) -> Iterator[Item]:
+        state.set_timer(state.now, "processing")
+        return iter(())
+
+    def on_timer(self, key: str, timer: st.Timer, state: st.State) -> Iterator[Item]:
+        raise ValueError("alarm")
+
+
+def rung(folder: Path, **options: Any) -> Ran:
+    """The batch in which the timers of two keys come, and no record."""
+    topology = one_stage(lambda s: s.key_by("k").stateful(Alarm, shards=2, name="work", **options))
+    machine = Machine.of(topology, folder)
+    machine.run([vars(Item(1, "a")), vars(Item(2, "b"))])
+    program = compile_topology(topology, {"work": Shards()}, {"sink": NOWHERE}, NOWHERE, {"work": machine.kept})
+    ranges, _ = program.ranges({})
+    routes = {number: Route(operator.key, {OWNER: np.zeros(2, dtype=np.int64)}) for number, operator in enumerate(topology)}
+    plan = StagePlan(1, dict(ranges), 1, 1, cast(Shipment, Here(routes)))
+    ran = Ran()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "task_context", lambda: (BATCH, 0))
+        patch.setattr(worker, "versions", lambda: {"work": Version(machine.files, machine.now)})
+        patch.setattr(staging, "write", ran.captured.write)
+        sent = ran.note(1, "stage", 0, Stage(cast(Shipment, Here(program)), plan)(0, []))
+    ran.reports = [worker.unpacked(blocks.payload(block)) for _, block in sent]
+    return ran
+
+
+def test_a_timer_that_fails_is_a_dead_letter_with_its_key(tmp_path: Path) -> None:
+    ran = rung(tmp_path)
+    letters = ran.captured.records("")
+    assert sorted(json.loads(letter["record"])["k"] for letter in letters) == ["a", "b"]
+    assert {(letter["operator"], letter["error"]) for letter in letters} == {("work", "ValueError: alarm")}
+    (report,) = ran.reports
+    assert (report["dead"], report["tallies"]["work"]["failures"]) == (2, 2)
+    (receipt,) = report["state"]
+    assert receipt["removed"] == 2  # there was nothing but the timers
+
+
+def test_a_timer_that_fails_can_stop_the_run(tmp_path: Path) -> None:
+    (report,) = rung(tmp_path, on_error="stop").reports
+    assert (report["stopped"]["operator"], report["stopped"]["error"]) == ("work", "ValueError: alarm")
+    assert report["state"] == report["receipts"] == []
 
 
 # Records as they travel

@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # for who reads; a name is imported when it is used, see _HOM
     from springtide.processors import aggregates as agg
     from springtide.running import Result, run
 
-__version__ = "0.1.0"
-
 __all__ = [
     "Draw",
     "Flow",

@@ -36,7 +36,7 @@ from springtide.model.topology import AUTO, Kind, Topology
 from springtide.policy import registry
 from springtide.policy.batch.read_limit import ReadLimit, floor_s
 from springtide.policy.batch.shedding import Shedding
-from springtide.policy.chosen import named
+from springtide.policy.chosen import named, refuse_simulated
 from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
 from springtide.policy.shard import Sharder
@@ -109,10 +109,7 @@ def run(
     trigger_s, interval_s = seconds(trigger, "trigger"), seconds(interval, "interval")
     if interval_s <= 0:
         raise OptionError(f"interval={interval!r} is not allowed; it is above 0")
-    if getattr(registry.find("scale", policy), "simulator_only", False):
-        raise OptionError(
-            f"policy {policy!r} knows the future, which only the simulator can tell; use it with `springtide simulate`"
-        )
+    refuse_simulated(policy)
     names = tuple(operator.name for operator in topology.scalable)
     spec = Spec(policy, settings or {}, tuple(guards), names, seed, grant, managers)
     scaler = make(spec)

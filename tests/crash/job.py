@@ -260,7 +260,10 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
 
     The steps last milliseconds, too short for a random instant to hit them often. ``driver`` is this process, ``jvm``
     its JVM; with ``jvm, stalled`` this process then stops for a while where it is, as one does whose disk is busy.
+    ``context`` is that of Spark, which is stopped, while its JVM lives on.
     """
+    from pyspark import SparkContext
+
     from springtide.spark import staging
     from springtide.spark.checkpoint import Checkpoint
     from springtide.spark.sinks import Sinks
@@ -287,6 +290,9 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
         struck.touch()
         if victim == "driver":
             os.kill(os.getpid(), signal.SIGKILL)
+        if victim == "context":
+            SparkContext._active_spark_context._jsc.sc().stop()
+            return
         for child in psutil.Process().children():
             if "java" in child.name():
                 child.kill()

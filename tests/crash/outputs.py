@@ -100,6 +100,11 @@ def begun(settings: Settings) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
+def epoch(settings: Settings) -> int:
+    """How often the query was started; 0 before the first time."""
+    return int((read_json(settings.checkpoint / "springtide" / "epoch.json") or {"epoch": 0})["epoch"])
+
+
 def plan(settings: Settings, batch: int) -> dict[str, Any]:
     """The plan that a batch was begun with: the latest that was written for it or for one before it."""
     written = _documents(settings.checkpoint / "springtide" / "plans")

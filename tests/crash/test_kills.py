@@ -76,6 +76,17 @@ def test_a_run_that_nobody_kills(tmp_path: Path, ledger: Ledger) -> None:
     assert {letter[0] for letter in found.letters} == {"parse", "tag"}
 
 
+def test_a_context_that_stops_in_a_jvm_that_lives(tmp_path: Path, ledger: Ledger) -> None:
+    """Another JVM takes the place of the old one, which has to let go of the checkpoint, and to end."""
+    settings = Settings(str(tmp_path), strikes=[("context", "committed", 2)])
+    with started(settings) as running:
+        assert running.wait_until(lambda: outputs.epoch(settings) == 2, "another epoch"), running.tail()
+        assert running.wait_until(lambda: len(running.jvm()) == 1, "the end of the old JVM"), running.tail()
+        assert running.wait() == 0, running.tail()
+    assert (tmp_path / "struck-0").exists()
+    check(settings, [], ledger)
+
+
 @pytest.mark.parametrize("seed", [seed if seed < 3 else pytest.param(seed, marks=pytest.mark.soak) for seed in range(25)])
 def test_every_victim_at_a_random_instant(seed: int, tmp_path: Path, ledger: Ledger) -> None:
     """All in one run, each seed in another order: a start of Spark takes most of the time."""

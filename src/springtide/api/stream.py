@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -253,15 +253,9 @@ def topology(name: str, *flows: Flow, dead_letters: SinkSpec | None = None) -> T
         _collect(flow._node, order)
     names = _names(order)
     operators = tuple(
-        _with(node.operator, name=names[node], inputs=tuple(names[parent] for parent in node.parents)) for node in order
+        replace(node.operator, name=names[node], inputs=tuple(names[parent] for parent in node.parents)) for node in order
     )
     return Topology(name, operators, dead_letters)
-
-
-def _with(operator: Operator, **changes: Any) -> Operator:
-    import dataclasses
-
-    return dataclasses.replace(operator, **changes)
 
 
 def _collect(node: _Node, order: list[_Node]) -> None:

@@ -42,13 +42,13 @@ def calibrate(run: Path, output: Path | None, as_json: bool) -> None:
 def _calibrated(run: Path) -> dict[str, Any]:
     from springtide.record.folder import RunFolder
     from springtide.sim.calibrate import calibrated
-    from springtide.spark.editions import Editions
+    from springtide.spark.checkpoint import Checkpoint
 
     folder = RunFolder.open(run)
     about = folder.run() or {}
     if "stages" not in about:
         raise OptionError(f"{str(run)!r} does not tell in which stages its operators ran; record a run with this version")
-    editions = Editions(Path(about["checkpoint"]) / "springtide" / "knowledge")
+    editions = Checkpoint(Path(about["checkpoint"])).editions
     learned = editions.load(editions.latest()) if editions.latest() else None
     return {"run": run.name, **calibrated(about["stages"], folder.batches(), learned)}
 

@@ -125,8 +125,10 @@ def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _competes(row: Mapping[str, Any]) -> bool:
     """Not the bound, nor one that failed, nor where nothing was scored."""
+    from springtide.policy.scale.clairvoyant import Clairvoyant
+
     known = row["violation_ratio"] is not None and row["cost_vs_clairvoyant"] is not None
-    return known and row["policy"] != "clairvoyant" and not row["policy_failures"]
+    return known and row["policy"] != Clairvoyant.name and not row["policy_failures"]
 
 
 def _share(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""``springtide``: run, control, submit, state, simulate, calibrate, show, policies, doctor, papers, bench.
+"""``springtide``: run, show, policies, doctor, control, submit, state, simulate, compare, train, calibrate, papers, bench.
 
 With ``--json`` standard output is exactly one JSON document; everything else goes to standard error. Exit codes: 0 also
 when a target was missed, 1 for a failure, 2 for wrong use.

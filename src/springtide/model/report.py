@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -137,6 +137,32 @@ def latency_of(waits: list[tuple[float, float]]) -> Latency | None:
 
     mean = sum(wait * weight for wait, weight in waits) / total * 1000
     return Latency(round(mean, 3), *(round(quantile(q), 3) for q in (0.5, 0.95, 0.99)))
+
+
+def held(batches: Sequence[BatchReport], value: Callable[[BatchReport], int | None]) -> list[tuple[int, float]]:
+    """A number of each batch that has it, in the order of their starts, and the seconds that it was held for.
+
+    That is until the next batch starts: between two of them, slots wait, and are paid for.
+    """
+    ends = [report.started for report in batches[1:]] + [report.committed for report in batches[-1:]]
+    numbers = ((value(report), end - report.started) for report, end in zip(batches, ends, strict=True))
+    return [(number, seconds) for number, seconds in numbers if number is not None]
+
+
+def mean_max(numbers: Sequence[tuple[int, float]]) -> dict[str, float | None]:
+    """The mean of numbers over the seconds that each was held for, and the greatest.
+
+    >>> mean_max([(4, 1.5), (6, 4.5)])
+    {'mean': 5.5, 'max': 6}
+    """
+    if not numbers:
+        return {"mean": None, "max": None}
+    total = math.fsum(seconds for _, seconds in numbers)
+    if total > 0:
+        mean = math.fsum(number * seconds for number, seconds in numbers) / total
+    else:
+        mean = math.fsum(number for number, _ in numbers) / len(numbers)
+    return {"mean": mean, "max": max(number for number, _ in numbers)}
 
 
 def violation_ratio(batches: Sequence[BatchReport], target_s: float, after_s: float = 0.0) -> float | None:

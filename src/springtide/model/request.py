@@ -34,10 +34,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Migrate:
-    """A replica of an operator, or some of its shards, moves from a node to another.
-
-    ``replica``: which one, counted as the snapshot lists them. ``shards``: those that move; empty: all of the replica.
-    """
+    """A replica of an operator moves from a node to another. ``replica``: which one, counted as the snapshot lists them."""
 
     kind: ClassVar[str] = "migrate"
 
@@ -45,7 +42,6 @@ class Migrate:
     replica: int
     origin: str
     node: str
-    shards: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,10 +90,11 @@ def action_from_json(document: Mapping[str, Any]) -> Action:
     """What ``action_to_json`` made.
 
     >>> action_from_json(action_to_json(Migrate("a", 0, "n1", "n2")))
-    Migrate(operator='a', replica=0, origin='n1', node='n2', shards=())
+    Migrate(operator='a', replica=0, origin='n1', node='n2')
     """
     made_by = _CLASSES[document["kind"]]
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items() if name != "kind"}
+    about = {name: value for name, value in document.items() if name not in ("kind", "shards")}  # of old plans, always empty
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in about.items()}
     made: Action = made_by(**given)
     return made
 
@@ -143,8 +140,3 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         action = None if self.action is None else action_to_json(self.action)
         return {"proposal": self.proposal.to_json(), "granted": self.granted, "action": action, "reason": self.reason}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Verdict:
-        action = None if document["action"] is None else action_from_json(document["action"])
-        return cls(Proposal.from_json(document["proposal"]), action, document["reason"])

@@ -48,7 +48,7 @@ class Step:
     """What came of a group: the new state of the keys that ``changed``, without those that are ``gone``; and the output.
 
     ``new`` has a row for each key, of any value where nothing changed. ``seconds``: what each key took, if it was measured.
-    ``failed``: keys whose state stays as it was, because their function failed; with the error.
+    ``failed``: keys whose function failed, with the error. Their state stays as it was, but for a timer that failed.
     """
 
     changed: Mask

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import pyarrow as pa
@@ -86,6 +87,13 @@ class Operator:
     def chained(self) -> bool:
         """Whether it runs in its upstream's task."""
         return self.grouping is None and self.kind is not Kind.SOURCE
+
+    @property
+    def limit(self) -> int | None:
+        """The most replicas that it can use: its parallelism, and one for each of its shards; None where neither limits it."""
+        if self.state is None:
+            return self.parallelism
+        return min(self.parallelism or self.state.shards, self.state.shards)
 
 
 @dataclass(frozen=True)
@@ -303,6 +311,15 @@ def _check_sinks(topology: Topology) -> None:
         if isinstance(operator.sink, TableSink) and operator.sink.batch_column in offered.names:
             raise TopologyError(f"{where}: batch_column={operator.sink.batch_column!r} is a column of the records"
                                 f" already: {', '.join(offered.names)}; choose another name")  # fmt: skip
+    _check_tables([(operator.name, operator.sink) for operator in topology.sinks if isinstance(operator.sink, TableSink)])
+
+
+def _check_tables(tables: list[tuple[str, TableSink]]) -> None:
+    """A batch overwrites its own partition: another sink's batch of that number must not be there."""
+    for (one, first), (other, second) in combinations(tables, 2):
+        if first.name.lower() == second.name.lower() and (first.batch_column or second.batch_column):
+            raise TopologyError(f"sinks {one!r} and {other!r} both write table {first.name!r}, and by batch_column= one batch"
+                                " would overwrite the other's; unite them with union(), or name another table")  # fmt: skip
 
 
 def _check_flat(where: str, schema: pa.Schema) -> None:

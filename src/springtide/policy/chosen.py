@@ -54,6 +54,14 @@ def chosen(
     return Chosen(whole, learned)
 
 
+def refuse_simulated(policy: str) -> None:
+    """OptionError for a policy that only the simulator can ask."""
+    if getattr(registry.find("scale", policy), "simulator_only", False):
+        raise OptionError(
+            f"policy {policy!r} knows the future, which only the simulator can tell; use it with `springtide simulate`"
+        )
+
+
 def named(kind: str, text: str) -> Any:
     """A plug-in from a text, ``name`` or ``name:parameter=value,…``; ``module:Class`` is a name too."""
     name, _, rest = text.partition(":")

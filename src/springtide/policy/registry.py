@@ -2,8 +2,8 @@
 
 A plug-in is a frozen dataclass. Its fields are its parameters, each an int, a float, a str or a bool with a
 default; its class attributes ``kind``, ``name``, ``source`` and ``summary`` say what it is. The same settings
-serve Python, the command line, a TOML file and ``spark.springtide.*``; all but Python hand over strings, so
-``create`` reads strings too.
+serve Python, the command line and ``spark.springtide.*``; all but Python hand over strings, so ``create``
+reads strings too.
 
 A user's own class joins by an entry point of the group ``springtide.policies``, or is named as
 ``module:Class``. A built-in keeps its name when an entry point brings the same one; the other is still
@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
+from springtide.model.yes_no import yes_or_no
 
 if TYPE_CHECKING:
     from springtide.policy.group import Grouping
@@ -109,9 +110,6 @@ _BUILT_IN = (
 )
 _TYPES: Mapping[object, type] = MappingProxyType(
     {name: kind for kind in (int, float, str, bool) for name in (kind, kind.__name__)}
-)
-_WORDS = MappingProxyType(
-    {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 )
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -298,8 +296,9 @@ def _read(p: Parameter, given: object) -> int | float | str | bool:
         if isinstance(given, str):
             return given
     elif p.type is bool:
-        if isinstance(given, bool) or (isinstance(given, str) and given.strip().lower() in _WORDS):
-            return given if isinstance(given, bool) else _WORDS[given.strip().lower()]
+        told = yes_or_no(given) if isinstance(given, str) else given
+        if isinstance(told, bool):
+            return told
     elif isinstance(given, str):
         return int(given) if p.type is int else _float(given, p.unit)
     elif p.type is int:

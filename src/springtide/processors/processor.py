@@ -78,7 +78,8 @@ class Processor:
 
     ``process`` gets the key (a tuple if it has several columns), the records of the batch in their order, and the state. What
     it returns or yields goes on; annotate it, as ``Iterator[a dataclass]``. ``on_timer`` is called for timers that have come,
-    before the records. If one of them raises, the key's records of the batch fail, and its state stays as it was.
+    before the records. If one of them raises, the key's records of the batch fail, and its state stays as it was; a timer whose
+    call raised is given up.
     """
 
     declared: ClassVar[Mapping[str, Variable]] = {}

@@ -10,11 +10,11 @@ import numpy as np
 
 from springtide.errors import SetupError
 from springtide.model.rate import Rate
+from springtide.policy.scale.clairvoyant import Clairvoyant
 from springtide.record.plots import COLOURS
 
 POINTS = 2_000
 """A longer trace is drawn by its means over as many stretches: more than the picture has dots."""
-BOUND = "clairvoyant"
 
 
 def draw(rate: Rate, replicas: Mapping[str, Sequence[tuple[float, int]]], title: str, path: Path) -> Path:
@@ -32,7 +32,7 @@ def draw(rate: Rate, replicas: Mapping[str, Sequence[tuple[float, int]]], title:
     above.set_title(title, loc="left", fontsize=11)
     colours, dashes = cycle(COLOURS), cycle(["-"] * len(COLOURS) + ["--"] * len(COLOURS) + [":"] * len(COLOURS))
     for name, steps in replicas.items():
-        bound = name == BOUND
+        bound = name == Clairvoyant.name
         times = [at for at, _ in steps]
         below.step(
             times, [n for _, n in steps], where="pre", linewidth=2.4 if bound else 1.2, label=name,

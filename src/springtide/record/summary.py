@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from springtide.model.report import BatchReport, Latency, latency_of
+from springtide.model.report import BatchReport, Latency, held, latency_of, mean_max
 from springtide.model.topology import AUTO, DEAD_LETTERS, Operator, Topology
 
 
@@ -32,7 +32,7 @@ def summarise(topology: Topology, policy: str, grouping: str, reports: Sequence[
         "latency_ms": _latency(batches),
         "throughput_rows_s": round(rows_in / duration, 3) if duration else None,
         "replicas": _mean_max(batches, lambda report: sum(report.plan.degrees.values())),
-        "slot_seconds": round(_slot_seconds(batches), 3),
+        "slot_seconds": round(sum(n * t for n, t in held(batches, lambda report: report.plan.slots)), 3),
         "reconfigurations": sum(a.plan.degrees != b.plan.degrees for a, b in pairwise(batches)),
         "sinks": sinks,
         "operators": [_operator(operator, grouping, batches) for operator in topology.scalable],
@@ -64,23 +64,8 @@ def as_json(latency: Latency | None) -> dict[str, float] | None:
     return {"mean": latency.mean, "p50": latency.p50, "p95": latency.p95, "p99": latency.p99}
 
 
-def _slot_seconds(batches: Sequence[BatchReport]) -> float:
-    """A batch's slots are held until the next one starts: between two batches they wait, and are paid for."""
-    ends = [report.started for report in batches[1:]] + [report.committed for report in batches[-1:]]
-    return sum(report.plan.slots * (end - report.started) for report, end in zip(batches, ends, strict=True))
-
-
 def _mean_max(batches: Sequence[BatchReport], value: Callable[[BatchReport], int | None]) -> dict[str, float | None]:
-    """The mean, weighted by the batches' durations, and the greatest, over the batches that have a value."""
-    known = [(number, report.duration_s) for report in batches if (number := value(report)) is not None]
-    if not known:
-        return {"mean": None, "max": None}
-    total = sum(duration for _, duration in known)
-    if total > 0:
-        mean = sum(number * duration for number, duration in known) / total
-    else:
-        mean = sum(number for number, _ in known) / len(known)
-    return {"mean": round(mean, 3), "max": max(number for number, _ in known)}
+    return {name: None if number is None else round(number, 3) for name, number in mean_max(held(batches, value)).items()}
 
 
 def _operator(operator: Operator, grouping: str, batches: Sequence[BatchReport]) -> dict[str, Any]:

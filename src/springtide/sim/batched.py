@@ -17,7 +17,7 @@ from springtide.control.memory import MemoryCluster
 from springtide.control.planner import Bounds
 from springtide.control.routing import Routing
 from springtide.model.plan import Request
-from springtide.model.report import BatchReport, latency_of, violation_ratio
+from springtide.model.report import BatchReport, held, latency_of, mean_max, violation_ratio
 from springtide.model.snapshot import Snapshot
 from springtide.policy.batch.read_limit import ReadLimit
 from springtide.policy.scale import State
@@ -117,9 +117,7 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
     passed, worked = (reports[-1].committed - since for since in (begin_s, reports[0].started)) if reports else (0.0, 0.0)
     latency = latency_of([(report.committed - at, n) for report in reports for at, n in report.created])
     durations = [report.duration_s for report in reports]
-    ends = [report.started for report in reports[1:]] + [report.committed for report in reports[-1:]]
-    held = [after - report.started for report, after in zip(reports, ends, strict=True)]
-    degrees = [sum(report.plan.degrees.values()) for report in reports]
+    replicas = held(reports, lambda report: sum(report.plan.degrees.values()))
     there = reports[-1].backlog or 0 if reports else 0
     return {
         "latency_ms": None if latency is None else asdict(latency),
@@ -127,12 +125,9 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
         "violation_ratio_records": None if target_s is None else _records_above(reports, target_s),
         "throughput_rows_s": rows_in / worked if worked > 0 else None,
         "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
-        "replicas": {
-            "mean": sum(n * t for n, t in zip(degrees, held, strict=True)) / sum(held) if sum(held) > 0 else None,
-            "max": max(degrees, default=None),
-        },
-        "replica_seconds": sum(n * t for n, t in zip(degrees, held, strict=True)),
-        "slot_seconds": sum(report.plan.slots * t for report, t in zip(reports, held, strict=True)),
+        "replicas": mean_max(replicas),
+        "replica_seconds": sum(n * t for n, t in replicas),
+        "slot_seconds": sum(n * t for n, t in held(reports, lambda report: report.plan.slots)),
         "reconfigurations": sum(a.plan.degrees != b.plan.degrees for a, b in itertools.pairwise(reports)),
         "downtime_ratio": 0.0,
         "rows_in": rows_in,

@@ -22,12 +22,12 @@ from springtide.model.topology import Topology
 from springtide.policy import chosen as policies_chosen
 from springtide.policy import registry
 from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen
-from springtide.sim.entry import modelled, simulate
+from springtide.sim.entry import NO_LIMIT, modelled, simulate
 from springtide.sim.future import foreseen
 from springtide.sim.model import Model
 from springtide.sim.setup import METRICS, Outcome
 
-BOUND = "clairvoyant"
+BOUND = Clairvoyant.name
 STARTS = 2
 """Intervals that are not scored: the first measurement is in at the end of the first, and its decision shows in the second."""
 
@@ -76,7 +76,7 @@ def compare(
         "trace": rate, "interval": interval_s, "target": target_s, "seed": seed, "starting": starting, "max_slots": max_slots,
         "warmup": STARTS * interval_s, **options,
     }  # fmt: skip
-    bound = foreseen(Clairvoyant(), model, rate.end, seed, max_slots or 10**6, interval_s, target_s)
+    bound = foreseen(Clairvoyant(), model, rate.end, seed, max_slots or NO_LIMIT, interval_s, target_s)
     if "static" in chosen and not chosen["static"]:
         chosen["static"] = {"degrees": ",".join(f"{name}={max(each)}" for name, each in bound.degrees.items())}
     jobs = {name: (bound if name == BOUND else name, given) for name, given in {BOUND: {}, **chosen}.items()}

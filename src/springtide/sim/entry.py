@@ -31,6 +31,7 @@ from springtide.sim.setup import METRICS, Outcome, Progress, Setup
 
 MODES = ("continuous", "micro-batch")
 NO_LIMIT = 100_000
+"""On slots: more than any cluster has."""
 _RULES = ("cluster", "timeout_s", "late", "feedback_s", "back_pressure")
 
 

@@ -14,7 +14,6 @@ from springtide.sim.kernels import Floats
 from springtide.sim.model import Model, Operator, Source
 
 DRAWN = 20_000
-NO_LIMIT = 10_000
 
 
 def future_of(model: Model, end_s: float, seed: int, max_slots: int) -> list[Work]:
@@ -27,7 +26,7 @@ def future_of(model: Model, end_s: float, seed: int, max_slots: int) -> list[Wor
         arrivals = sum((coming[name] * visits[name][operator.name] for name in coming), np.zeros(seconds))
         mean, spread = _cost(model.sources[0], operator, seed)
         poisson = float(any(source.arrivals == "poisson" for source in model.sources))
-        limit = min(operator.parallelism or NO_LIMIT, max_slots)
+        limit = min(operator.parallelism or max_slots, max_slots)
         found.append(Work(operator.name, arrivals, mean, limit, (poisson + spread) / 2))
     return found
 

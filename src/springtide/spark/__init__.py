@@ -1,1 +1,1 @@
-"""The data plane on Spark, and the only package that imports pyspark."""
+"""The data plane on Spark, and, but for benchmarks, the only package that imports pyspark."""

@@ -18,6 +18,7 @@ from springtide.model.report import BatchReport, TaskReport
 from springtide.model.topology import Kind, Topology
 from springtide.policy.group import Route
 from springtide.policy.group.cost_key import NOTHING, Variance
+from springtide.spark import staging
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.pipeline import Outcome, Pipeline
 from springtide.spark.sinks import Sinks
@@ -83,7 +84,7 @@ class BatchRunner:
 
     def _batch(self, frame: DataFrame, batch: int) -> float:
         """Run a batch, or see that it was; returns how long to wait before the next one."""
-        started = time.time()
+        started, begun = time.time(), time.monotonic()
         done = self._checkpoint.manifest(batch)
         if done is not None:
             self._sinks.publish(done["receipts"])
@@ -96,7 +97,7 @@ class BatchRunner:
             raise
         self.batches += 1
         self._control.report(report)
-        return max(0.0, plan.trigger_s - (time.time() - started))
+        return max(0.0, plan.trigger_s - (time.monotonic() - begun))
 
     def _planned(self, batch: int) -> Plan:
         """The plan of this batch: as it was if the batch may have run before, or the one in force now."""
@@ -122,8 +123,11 @@ class BatchRunner:
         ran = time.time()
         _raise_if_stopped(outcome)
         receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
+        staging.check_seen(receipts)
         rows = self._source_rows(outcome)
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
+        if self._sinks.hand_on:
+            self._checkpoint.sync_offsets(batch)
         self._sinks.deliver(self._session, batch, receipts)
         manifest = {
             "batch": batch,

@@ -10,6 +10,13 @@
     ticks.json             whether there are batches without records, for timers
     seed.json              the state that was imported, which the first batch begins with
     state/OPERATOR/        their state, unless it lies elsewhere: segments, which manifests name
+    policy.json            what the policy learned; the same one, with the same parameters, goes on with it
+    tables.json            the tables whose batches are this checkpoint's own
+    floor.json             how long a batch takes at least, as measured
+    schedule.json          when the schedule of generated sources began
+    sources/SOURCE.json    by which the plan's read limit and width reach a generated source
+    staged/SINK/           what tasks wrote for a sink that the driver hands it to
+    dead/                  the dead letters, unless the topology has a sink for them
     plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
     manifests/N.json       batch N is committed if and only if this is there
 """
@@ -25,15 +32,15 @@ import socket
 import time
 import uuid
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from springtide.errors import CheckpointError
 from springtide.model.plan import Plan
 from springtide.model.schema import described
-from springtide.model.topology import Topology
-from springtide.spark.durable import read_json, write_atomic
+from springtide.model.topology import Kind, Topology
+from springtide.spark.durable import read_json, sync_file, write_atomic, write_whole
 from springtide.spark.editions import Editions
 from springtide.spark.state.store import below
 
@@ -84,22 +91,27 @@ class Checkpoint:
         try:
             stored = self._check_fits(topology, wanted)  # again: another driver may have made it until now
             if stored is None:
+                if self.last_manifest() is not None:
+                    raise self._is_gone("topology.json", "batches that are committed")
                 stored = {**wanted, "id": uuid.uuid4().hex[:12]}
                 write_atomic(self.own / "topology.json", stored)
             self.identity = stored["id"]
+            self._mend_logs()
             self._check_offsets()
         except BaseException:
             self.release()
             raise
 
-    def keep_state(
-        self, declared: Mapping[str, Mapping[str, Any]], migrating: Collection[str], location: str | None = None
-    ) -> str:
-        """The secret of this checkpoint's keys. What operators declare may not differ from before, unless it is migrated.
+    def keep_state(self, declared: Mapping[str, Mapping[str, Any]], location: str | None = None) -> str:
+        """The secret of this checkpoint's keys. The number of an operator's shards may not differ from before.
 
         ``location``: the URI where state shall lie; None for where it lies, which is in the checkpoint if nothing was said.
         """
-        stored = self.recall("state") or {"secret": secrets.token_hex(16), "declared": {}, "location": location}
+        stored = self.recall("state")
+        if stored is None:
+            if (self.last_manifest() or {}).get("state") or self.recall("seed"):
+                raise self._is_gone("state.json", "state, whose keys are hashed with the secret in it")
+            stored = {"secret": secrets.token_hex(16), "declared": {}, "location": location}
         lies = stored.get("location")
         if location is not None and location != lies:
             where = "inside it" if lies is None else f"at {lies!r}"
@@ -113,11 +125,6 @@ class Checkpoint:
                 raise CheckpointError(
                     f"operator {name!r}: shards={now['shards']}, but in checkpoint {self.root} it has {before['shards']}, for"
                     " ever. Change that back, or export its state and import it into a new checkpoint"
-                )
-            if before["variables"] != now["variables"] and name not in migrating:
-                raise CheckpointError(
-                    f"operator {name!r} declares {_told(now['variables'])}; in checkpoint {self.root} it was"
-                    f" {_told(before['variables'])}. Change it back, give stateful(migrate=function), or give a new checkpoint"
                 )
         self.remember("state", {**stored, "declared": {**stored["declared"], **declared}})
         return str(stored["secret"])
@@ -143,6 +150,11 @@ class Checkpoint:
                 " Give a new checkpoint, or change the topology back"
             )
         return stored
+
+    def _is_gone(self, file: str, held: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.own / file} is gone, but the checkpoint has {held}; put that file back, or give a new checkpoint"
+        )
 
     def next_epoch(self) -> None:
         """Take the next fencing token; whatever an earlier one staged can no longer be committed."""
@@ -182,21 +194,49 @@ class Checkpoint:
         names = [path.name for path in (self.root / "spark" / "offsets").glob("[0-9]*")]
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
+    def _mend_logs(self) -> None:
+        """Spark does not fsync its logs: after a loss of power files of the last seconds are empty, and it would not start.
+
+        Offsets of committed batches are in the manifests. A batch that was only begun begins anew, with other offsets; and
+        one whose commit Spark has forgotten is replayed, and finds its manifest.
+        """
+        last = (self.last_manifest() or {}).get("batch", -1)
+        for file in self._empty_logs("offsets"):
+            batch = int(file.name)
+            written = (self.manifest(batch) or {}).get("offsets")
+            if isinstance(written, str):
+                write_whole(file, written)
+            elif batch > last:
+                file.unlink()
+        for file in self._empty_logs("commits"):
+            file.unlink()
+
+    def _empty_logs(self, log: str) -> list[Path]:
+        files = (self.root / "spark" / log).glob("[0-9]*")
+        return [file for file in files if file.name.isdigit() and file.stat().st_size == 0]
+
     def _check_offsets(self) -> None:
         """Refuse to go on from offsets that are not those of the last batch: records would be lost, or come twice."""
         manifest = self.last_manifest() or {}
         wanted, batch = manifest.get("offsets"), manifest.get("batch", 0)
-        if wanted is not None and wanted != self._offsets_checksum(batch):
+        found: str | int | None = self._offsets(batch)
+        if isinstance(wanted, int) and isinstance(found, str):  # manifests had no more than a checksum once
+            found = zlib.crc32(found.encode())
+        if wanted is not None and wanted != found:
             raise CheckpointError(
                 f"{self._offsets_file(batch)} is gone or was changed since batch {batch} was committed, and Spark would go on"
                 " from it; put it back, or give a new checkpoint"
             )
 
-    def _offsets_checksum(self, batch: int) -> int | None:
+    def _offsets(self, batch: int) -> str | None:
         try:
-            return zlib.crc32(self._offsets_file(batch).read_bytes())
+            return self._offsets_file(batch).read_bytes().decode(errors="replace")
         except FileNotFoundError:
             return None
+
+    def sync_offsets(self, batch: int) -> None:
+        """Have a batch begin with the same records also after a loss of power, for those who get it before its commit."""
+        sync_file(self._offsets_file(batch))
 
     def _offsets_file(self, batch: int) -> Path:
         return self.root / "spark" / "offsets" / str(batch)
@@ -236,7 +276,7 @@ class Checkpoint:
         """The commit of a batch: one rename."""
         self.check_fence(int(manifest["epoch"]))
         batch = int(manifest["batch"])
-        offsets = self._offsets_checksum(batch)
+        offsets = self._offsets(batch)  # to fsync their own file would take as long as all of the commit
         write_atomic(self._manifest_file(batch), manifest if offsets is None else {**manifest, "offsets": offsets})
         with contextlib.suppress(FileNotFoundError):
             self._manifest_file(batch - KEPT_BATCHES).unlink()
@@ -253,10 +293,6 @@ class Checkpoint:
 
     def _manifest_file(self, batch: int) -> Path:
         return self.own / "manifests" / f"{batch:08d}.json"
-
-
-def _told(variables: list[list[str]]) -> str:
-    return ", ".join(f"{name}: {kind}" for name, kind, _ in variables) or "no variables"
 
 
 def fingerprint(topology: Topology) -> dict[str, Any]:
@@ -288,4 +324,11 @@ def compare(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         for aspect in before[name]:
             if name in now and before[name][aspect] != now[name][aspect]:
                 differences.append(f"{aspect} of {name!r} was {before[name][aspect]}, is {now[name][aspect]}")
+    were, are = _sources(before), _sources(now)
+    if were != are and sorted(were) == sorted(are):
+        differences.append(f"the sources, whose offsets Spark keeps by place, were {', '.join(were)}, are {', '.join(are)}")
     return differences
+
+
+def _sources(operators: Mapping[str, Any]) -> list[str]:
+    return [name for name, one in operators.items() if one["kind"] == Kind.SOURCE]

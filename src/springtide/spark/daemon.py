@@ -19,12 +19,17 @@ import pyarrow as pa
 import pyspark.daemon
 import pyspark.worker
 
-import springtide
-import springtide.spark.worker  # preloaded for the workers
+# what tasks, and users' functions in them, import
+import springtide.model.generated
+import springtide.processors.aggregates
+import springtide.processors.deduplicate
+import springtide.processors.join
+import springtide.processors.sessions
+import springtide.processors.top_k
+import springtide.processors.windows
+import springtide.spark.worker  # noqa: F401
 
 if __name__ == "__main__":
-    for name in springtide.__all__:  # whatever a user's functions may use of it
-        getattr(springtide, name)
     pa.array([0])
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):

@@ -150,20 +150,26 @@ class Driver:
     def close(self, stop_session: bool) -> None:
         """Let go of the checkpoint, and of the session if it is ours."""
         self._end_merges()
+        self._unlock()
+        if not stop_session:
+            return
         if self._session is not None and internals.is_alive(self._session):
-            self._jvm_lock.close()
-            if stop_session:
-                self._session.stop()
-        elif stop_session:
+            self._session.stop()
+        else:
             internals.forget_dead_jvm()
+
+    def _unlock(self) -> None:
+        """Have the JVM let go of the checkpoint: it may live on though its context has stopped."""
+        if self._jvm_lock is not None:
+            with contextlib.suppress(Exception):  # it may be dead, and then holds nothing
+                self._jvm_lock.close()
+            self._jvm_lock = None
 
     def _start(self, ending: Ending) -> StreamingQuery:
         """A query from the checkpoint, under a new epoch."""
         session = self._session
         assert session is not None
         self._checkpoint.next_epoch()
-        for manifest in self._checkpoint.manifests():
-            self._sinks.publish(manifest["receipts"])
         self._sinks.prepare(session, self._checkpoint)
         done, failure = self._batches, self._runner.failure if self._runner else None
         self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
@@ -256,6 +262,7 @@ class Driver:
         log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause_of(error), wait)
         self._stop.wait(wait)
         if not alive:
+            self._unlock()
             internals.forget_dead_jvm()
             self._session = None
 

@@ -20,9 +20,14 @@ CHECKSUM = "crc32"
 
 def write_atomic(path: Path, document: Mapping[str, Any]) -> None:
     """Write JSON so that a reader sees all of it or nothing, also after the machine lost power."""
+    write_whole(path, json.dumps({**document, CHECKSUM: _checksum(document)}))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Likewise, any text."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump({**document, CHECKSUM: _checksum(document)}, file)
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -37,9 +42,19 @@ def make_folder(folder: Path) -> None:
         sync_folder(made.parent)
 
 
+def sync_file(file: Path) -> None:
+    """Make a file that somebody else wrote durable, and its name."""
+    _sync(file)
+    sync_folder(file.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from springtide.errors import CheckpointError
 from springtide.model.executor import Executor
+from springtide.spark.session import is_on
 
 LARGE_ANSWER = 5_000
 """Bytes of an answer of the JVM's, which Py4J sends as text, above which TCP cuts it into segments."""
@@ -188,7 +189,7 @@ def write_without_checksum_files(session: SparkSession) -> None:
     """Have the driver's JVM write no ``.crc`` beside its local files, of which a batch has two: its offsets and its commit.
 
     Hadoop starts a process, ``chmod``, for every file that it makes, where it lacks its native library, as in the pip
-    package. Without these files a batch's logs take 8 ms instead of 16. Manifests have the checksum of the offsets.
+    package. Without these files a batch's logs take 8 ms instead of 16. Manifests have the offsets.
     """
     root = session._jvm.org.apache.hadoop.fs.Path("file:///")
     root.getFileSystem(session.sparkContext._jsc.hadoopConfiguration()).setWriteChecksum(False)
@@ -224,6 +225,10 @@ def forget_dead_jvm() -> None:
     if gateway is not None:
         with contextlib.suppress(Exception):  # it is dead; whatever it says does not matter
             gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            with contextlib.suppress(OSError):  # one that only lost its context lives until then
+                process.stdin.close()
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkContext._active_spark_context = None
@@ -249,7 +254,7 @@ class ExecutorBackend:
         self._warmed: Any = None  # the task, wrapped
         self._prepared: dict[str, Any] = {}  # such tasks, by the executor that each is for
         self._tag = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
-        self._graceful = session.sparkContext.getConf().get("spark.decommission.enabled", "false") == "true"
+        self._graceful = is_on(session.sparkContext.getConf().get("spark.decommission.enabled"))
 
     def executors(self) -> tuple[Executor, ...]:
         """Those that are there, but for the driver, which the status store lists too."""

@@ -35,25 +35,45 @@ class Sinks:
         self.memory: dict[str, list[pa.Table]] = {}
 
     def prepare(self, session: SparkSession, checkpoint: Checkpoint) -> None:
-        """Make the folders, and sweep away what earlier epochs staged and never committed."""
-        if checkpoint.begun() < 0:
-            self._refuse_tables_of_others(session)
+        """Make the folders, publish what was committed and is still hidden, and sweep away what else earlier epochs staged."""
+        self._refuse_tables_of_others(session, checkpoint)
         for operator in self._topology.sinks:
             if isinstance(operator.sink, FilesSink):
                 Path(operator.sink.path).mkdir(parents=True, exist_ok=True)
         Path(self._dead_letters.path).mkdir(parents=True, exist_ok=True)
+        for manifest in checkpoint.manifests():
+            self.publish(manifest["receipts"])
         for place in self._places:
             staging.sweep(place, checkpoint.epoch)
 
-    def _refuse_tables_of_others(self, session: SparkSession) -> None:
-        """Batches are numbered from 0 by every checkpoint: a new one would overwrite what another one wrote."""
-        sinks = [o.sink for o in self._topology.sinks if isinstance(o.sink, TableSink) and o.sink.batch_column is not None]
-        for sink in sinks:
-            if session.catalog.tableExists(sink.name) and not session.table(sink.name).isEmpty():
+    def _refuse_tables_of_others(self, session: SparkSession, checkpoint: Checkpoint) -> None:
+        """Batches are numbered from 0 by every checkpoint: one would overwrite what another one wrote."""
+        tables = [o.sink for o in self._topology.sinks if isinstance(o.sink, TableSink)]
+        fenced = {sink.name: sink.batch_column for sink in tables if sink.batch_column is not None}
+        begun = checkpoint.begun() >= 0
+        remembered = checkpoint.recall("tables") or {"fenced": list(fenced)}  # older ones did not remember them
+        own = remembered["fenced"] if begun else []
+        for name, column in fenced.items():
+            if not session.catalog.tableExists(name):
+                continue
+            parted = [one.name for one in session.catalog.listColumns(name) if one.isPartition]
+            if column.lower() not in [one.lower() for one in parted]:  # a batch would overwrite all of it
                 raise CheckpointError(
-                    f"table {sink.name!r} holds batches of another checkpoint, which a new one would overwrite;"
-                    " go on from that checkpoint, or name another table"
+                    f"table {name!r} is partitioned by {', '.join(parted) or 'nothing'}, not by batch_column={column!r}; drop"
+                    " it, if it is empty, and it is made anew, or name another table"
                 )
+            if name not in own and not session.table(name).isEmpty():
+                raise CheckpointError(
+                    f"table {name!r} holds batches of another checkpoint, which this one would overwrite; go on from that"
+                    " checkpoint, name the table as before, or name another one"
+                )
+        if tables:
+            checkpoint.remember("tables", {"fenced": sorted({*own, *fenced})})
+
+    @property
+    def hand_on(self) -> bool:
+        """Whether a sink gives batches to somebody who keeps them by their number, before they are committed."""
+        return any(isinstance(operator.sink, TableSink | ForeachSink) for operator in self._topology.sinks)
 
     def deliver(self, session: SparkSession, batch: int, receipts: Receipts) -> None:
         """Hand a batch to the sinks that take it as a whole. Runs before the manifest: a crash in between repeats it."""

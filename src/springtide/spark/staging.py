@@ -7,11 +7,11 @@ receipts that reached the manifest are ever moved to where readers look; the res
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import math
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from springtide.errors import RunError
 from springtide.spark.durable import make_folder, sync_folder
 from springtide.spark.program import Staging
 
@@ -79,8 +80,21 @@ def _as_json(value: Any, kind: pa.DataType) -> Any:
 
 def publish(receipt: dict[str, Any], folder: Path) -> None:
     """Move a staged file to where readers look. One that is not there any more was moved before."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.replace(receipt["staged"], folder / receipt["name"])
+    except FileNotFoundError:
+        if os.path.exists(receipt["staged"]):  # then it is the folder that is not there
+            raise
+
+
+def check_seen(receipts: Iterable[dict[str, Any]]) -> None:
+    """Refuse a batch of which the driver does not see a file, before it is committed: ``publish`` would take it for moved."""
+    for receipt in receipts:
+        if not os.path.exists(receipt["staged"]):
+            raise RunError(
+                f"a task wrote {receipt['staged']}, with {receipt['rows']} records, and the driver does not see it; nothing of"
+                " the batch was committed. Mount that folder on every node, and start again"
+            )
 
 
 def sweep(staging: Staging, before_epoch: int) -> None:

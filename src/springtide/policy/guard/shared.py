@@ -9,9 +9,7 @@ from typing import Any
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-
-SLACK_S = 1e-6
-"""Intervals of 0.1 s add up to 59.99999999999 s, which is meant to be a minute."""
+from springtide.policy.grant import SLACK_S as SLACK_S  # guards take it from here
 
 
 def amended(request: Request, degree: int, why: str) -> Request:

@@ -92,16 +92,6 @@ def naive(granted: Ints, cores: Ints, capacity: Ints, rng: np.random.Generator) 
     return Assigned(found, np.inf)
 
 
-def migration_cost(before: Ints, after: Ints, state: Floats) -> float:
-    """C(X|X̃): the bytes that leave a node, each executor's state being spread evenly over its cores before and after.
-
-    >>> migration_cost(np.array([[2], [2]]), np.array([[2], [3]]), np.array([100.0]))  # node 0 has a half, then two fifths
-    10.0
-    """
-    shares = [cores / np.maximum(cores.sum(axis=0), 1) for cores in (before, after)]
-    return float((state * np.maximum(shares[0] - shares[1], 0.0)).sum().round(6))
-
-
 def _check(granted: Ints, cores: Ints, capacity: Ints) -> None:
     if (granted < 1).any():
         raise OptionError(f"every executor needs a core; granted: {granted.tolist()}")

@@ -1,22 +1,17 @@
 """Erlang's formulas: how long records wait before k replicas that share one queue (M/M/k).
 
-Records come at random at ``rate`` per second, and each takes ``service_s`` on average, exponentially spread. Their product
-``offered`` (a = λ/μ) is the load in replicas: so many are busy on average. With a ≥ k the queue grows for ever.
+Records come at random at a rate λ, and each takes 1/μ on average, exponentially spread. ``offered`` (a = λ/μ) is the load in
+replicas: so many are busy on average. With a ≥ k the queue grows for ever.
 
 Factorials are avoided: 171! no longer fits a float. Errors stay below 1e-11, relatively, for up to 10,000 servers.
 
->>> round(erlang_c(offered=8.0, servers=10), 4)  # four records in ten wait
+>>> round(waiting_share(8.0, 10, erlang_b(8.0, 10)), 4)  # four records in ten wait
 0.4092
->>> servers_for(rate=800.0, service_s=0.010, response_s=0.012)
-11
 """
 
 from __future__ import annotations
 
 import math
-
-_MOST = 1_000_000
-"""More servers than any cluster has: where a search ends that nobody bounds."""
 
 
 def erlang_b(offered: float, servers: int) -> float:
@@ -44,13 +39,8 @@ def erlang_b_next(offered: float, servers: int, blocking: float) -> float:
     return offered * blocking / (servers + offered * blocking)
 
 
-def erlang_c(offered: float, servers: int) -> float:
-    """The share of records that have to wait: C; all of them when the load is too much."""
-    return waiting_share(offered, servers, erlang_b(offered, servers))
-
-
 def waiting_share(offered: float, servers: int, blocking: float) -> float:
-    """C from B: C = k·B / (k - a·(1 - B))."""
+    """The share of records that have to wait, from B: C = k·B / (k - a·(1 - B)); all of them when the load is too much."""
     if offered >= servers:
         return 1.0
     return servers * blocking / (servers - offered * (1.0 - blocking))
@@ -66,40 +56,6 @@ def queue_length(offered: float, servers: int, blocking: float) -> float:
     return offered * waiting_share(offered, servers, blocking) / (servers - offered)
 
 
-def mean_wait(rate: float, service_s: float, servers: int) -> float:
-    """Seconds that a record waits on average, the work itself left out: C·s/(k - a)."""
-    offered = rate * service_s
-    if offered >= servers:
-        return math.inf
-    return erlang_c(offered, servers) * service_s / (servers - offered)
-
-
-def mean_response(rate: float, service_s: float, servers: int) -> float:
-    """Seconds from a record's coming to its leaving: wait and work."""
-    return mean_wait(rate, service_s, servers) + service_s
-
-
 def least_stable(offered: float) -> int:
     """The fewest servers that keep up: ⌊a⌋ + 1. A load within 1e-9 of a whole number counts as that number."""
     return math.floor(offered * (1.0 + 1e-9)) + 1
-
-
-def servers_for(rate: float, service_s: float, response_s: float, most: int = _MOST) -> int | None:
-    """The fewest servers whose mean response is at most ``response_s``; None when ``most`` of them are too slow.
-
-    A response no longer than the work itself is out of reach: some records always wait.
-    """
-    offered = rate * service_s
-    if offered <= 0:
-        return 1 if service_s <= response_s and most >= 1 else None
-    allowed = response_s - service_s
-    if not allowed > 0 or least_stable(offered) > most:
-        return None
-    servers = least_stable(offered)
-    blocking = erlang_b(offered, servers)
-    while queue_length(offered, servers, blocking) > rate * allowed:
-        servers += 1
-        if servers > most:
-            return None
-        blocking = erlang_b_next(offered, servers, blocking)
-    return servers

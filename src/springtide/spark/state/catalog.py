@@ -13,11 +13,11 @@ from typing import Any
 SUFFIX = ".state"
 """How the names of segments end."""
 FEW = 8
-"""So few runs are left alone. Every run is searched for every key, in about 20 µs."""
+"""Fewer runs than this are left alone. Every run is searched for every key, in about 20 µs."""
 GROWN = 2
-"""A run is merged with those after it if it has at most so many times their bytes: each byte is written log₂ times in all."""
+"""A run is merged with the newer ones if it has at most so many times their bytes: each byte is written log₂ times in all."""
 MANY = 32
-"""So many runs are merged whatever their sizes."""
+"""With more runs than this, all are merged, whatever their sizes."""
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
+
+from springtide.errors import CheckpointError
 from springtide.model import schema as schemas
 from springtide.model.schema import described
 from springtide.model.state import Stateful
 from springtide.model.topology import Operator, Topology
 from springtide.processors.processor import Processor
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.per_key import PerKey
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.segment import Damage
+from springtide.spark.state.stepping import STATE, Kept
 from springtide.spark.state.store import below, check_writable, is_uri, place_of
 
 
@@ -24,15 +30,51 @@ def kept_in(checkpoint: Checkpoint, topology: Topology, location: str | None = N
     ``location``: the URI where state shall lie, None for where it lies, or for the checkpoint."""
     if not topology.stateful:
         return {}
-    migrating = [o.name for o in topology.stateful if o.state is not None and o.state.migrate is not None]
-    secret = checkpoint.keep_state(declarations(topology), migrating, location)
     root = checkpoint.state_root()
     if location is None and is_uri(root):  # one that is given was tried before the checkpoint was touched
         check_writable(root)
+    secret = checkpoint.keep_state(_checked(checkpoint, topology, root), location)
+    root = checkpoint.state_root()
     kept = {o.name: kept_of(topology, o, root, secret) for o in topology.stateful}
     for one in kept.values():
         place_of(one.folder).prepare()
     return kept
+
+
+def _checked(checkpoint: Checkpoint, topology: Topology, root: str) -> Mapping[str, Mapping[str, Any]]:
+    """What operators declare, if the checkpoint has no state that others have declared, or it is migrated."""
+    before, declared = (checkpoint.recall("state") or {"declared": {}})["declared"], declarations(topology)
+    for operator in topology.stateful:
+        known, now = before.get(operator.name), declared[operator.name]
+        if known is None or known == now or known["shards"] != now["shards"]:  # other shards are refused as such
+            continue
+        kept = kept_of(topology, operator, root, "")
+        if kept.migrate is None:
+            _check_written(checkpoint, kept)
+        else:
+            now["migrated"] = True  # there may be state of an earlier declaration, until a start without a migration finds none
+    return declared
+
+
+def _check_written(checkpoint: Checkpoint, kept: Kept) -> None:
+    """Refuse state that another declaration has written: tasks would fail on it. Only the ends of files are read."""
+    manifest = checkpoint.last_manifest()
+    stored = (checkpoint.recall("seed") or {}) if manifest is None else manifest.get("state", {})
+    runs = Catalog.from_json(stored[kept.operator]).runs if kept.operator in stored else ()
+    for name in (run.files[0].name for run in runs):  # one declaration has written all files of a run
+        with suppress(Damage):  # a task that needs it finds and names it, and it may be mended
+            (segment,) = place_of(kept.folder).segments([name])
+            if not segment.schema.equals(kept.schema):
+                raise CheckpointError(
+                    f"operator {kept.operator!r} declares {_variables(kept.schema)}; in checkpoint {checkpoint.root} it has"
+                    f" state of {_variables(segment.schema)}. Change it back, give stateful(migrate=function) while there is"
+                    " such state, or give a new checkpoint"
+                )
+
+
+def _variables(schema: pa.Schema) -> str:
+    named = (field for field in schema if field.name.startswith(STATE))
+    return ", ".join(f"{field.name.removeprefix(STATE)}: {field.type}" for field in named) or "no variables"
 
 
 def kept_of(topology: Topology, operator: Operator, root: str, secret: str) -> Kept:
@@ -76,5 +118,5 @@ def declaration(topology: Topology, operator: Operator) -> dict[str, Any]:
     return {"shards": operator.state.shards, "variables": described(function_of(topology, operator).variables)}
 
 
-def declarations(topology: Topology) -> Mapping[str, Mapping[str, Any]]:
+def declarations(topology: Topology) -> dict[str, dict[str, Any]]:
     return {operator.name: declaration(topology, operator) for operator in topology.stateful}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from springtide.spark.chunk import Chunk, Refused, to_batch
 
 TIMERS = {Clock.EVENT: "_event_timers", Clock.PROCESSING: "_clock_timers"}
 NEXT = {Clock.EVENT: "_event_due", Clock.PROCESSING: "_clock_due"}
+At = tuple[Clock, int]
+"""A timer, in microseconds since 1970."""
 MISFITS = (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
 
@@ -44,11 +47,19 @@ class PerKey:
         records = self._records(group)
         output: list[list[Any]] = []
         failed: dict[int, Exception] = {}
+        called: dict[int, list[At]] = {}  # by key, until its records are processed: a failure until then is a timer's
         seconds = np.zeros(count)
         for i in range(count):
             begin = time.perf_counter()
             try:
-                output.append(self._one(keys[i], records[i], states[i], group, bool(group.due[i])))
+                made: list[Any] = []  # of its timers first, because they are of a time before the records'
+                for timer in self._come(states[i], group) if group.due[i] else ():
+                    called.setdefault(i, []).append(timer)
+                    made += self._rung(keys[i], timer, states[i])
+                if records[i]:
+                    called.pop(i, None)
+                    made += self._processed(keys[i], records[i], states[i])
+                output.append(made)
             except Exception as error:  # noqa: BLE001  whatever a user's function raises is the fate of the key's records
                 failed[i] = error
                 output.append([])
@@ -57,24 +68,37 @@ class PerKey:
         told = _fitting(output, self._output, failed, [])
         changed = np.ones(count, dtype=np.bool_)
         changed[list(failed)] = False
+        if given_up := {i: timers for i, timers in called.items() if i in failed}:
+            for i, state in zip(given_up, self._without(given_up, group), strict=True):
+                states[i], changed[i] = state, True
+            new = self._encoded(states, {i: error for i, error in failed.items() if i not in given_up})
         gone = np.array([self._is_blank(state) for state in states], dtype=np.bool_)
         return Step(changed, gone, new, told if told.num_rows else None, seconds, tuple(failed.items()))
 
-    def _one(self, key: Any, records: list[Any], state: Any, group: Group, due: bool) -> list[Any]:
-        """What comes of one key: of its timers first, because they are of a time before the records'."""
-        made: list[Any] = []
-        if due:
-            for clock, at in self._come(state, group):
-                assert self._processor.on_timer is not None
-                made += self._checked(self._processor.on_timer(key, Timer(moment(at), clock), state))
-        if records:
-            refused = next((record for record in records if record.__class__ is Refused), None)
-            if refused is not None:
-                raise refused.error
-            made += self._checked(self._processor.process(key, records, state))
-        return made
+    def _rung(self, key: Any, timer: At, state: Any) -> list[Any]:
+        clock, at = timer
+        assert self._processor.on_timer is not None
+        return self._checked(self._processor.on_timer(key, Timer(moment(at), clock), state))
 
-    def _come(self, state: Any, group: Group) -> Iterable[tuple[Clock, int]]:
+    def _processed(self, key: Any, records: list[Any], state: Any) -> list[Any]:
+        refused = next((record for record in records if record.__class__ is Refused), None)
+        if refused is not None:
+            raise refused.error
+        return self._checked(self._processor.process(key, records, state))
+
+    def _without(self, given_up: Mapping[int, list[At]], group: Group) -> Iterator[Any]:
+        """The states of keys as they were, without the timer that was called last, which failed; without all that were called,
+        if one of them had set it only now, and would again."""
+        keys = list(given_up)
+        before = self._states(replace(group, known=group.known[keys], old=group.old.take(pa.array(keys))))
+        for state, called in zip(before, given_up.values(), strict=True):
+            clock, last = called[-1]
+            was_set = last in state._timers[clock]
+            for clock, at in called[-1:] if was_set else called:
+                state._timers[clock].discard(at)
+            yield state
+
+    def _come(self, state: Any, group: Group) -> Iterable[At]:
         """The timers that have come, the earliest first; each is taken away before it is called."""
         limits = {Clock.EVENT: group.watermark, Clock.PROCESSING: group.now}
         for clock in self._clocks:

@@ -76,14 +76,17 @@ class Kept:
         return key_hashes(rows, self.key, one), key_hashes(rows, self.key, two)
 
     def fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that were written by an older declaration, as the user's migration makes them."""
+        """Rows that were written by an older declaration, as the user's migration makes them. Timers stay as they are: the
+        names of such columns begin with _, and a user knows nothing of them."""
         if rows.schema.equals(self.schema):
             return rows
         if self.migrate is None:
             raise RunError(f"operator {self.operator!r}: its state was declared otherwise, and no migration is given")
         variables = self.function.variables
-        gone = rows.column(GONE).to_pylist()
-        migrated = [{} if dead else self.migrate(row) for row, dead in zip(as_python(_part(rows, STATE)), gone, strict=True)]
+        migrated: list[dict[str, Any]] = []
+        for row, gone in zip(as_python(_part(rows, STATE)), rows.column(GONE).to_pylist(), strict=True):
+            own = {name: row.pop(name) for name in list(row) if name.startswith("_")}
+            migrated.append({} if gone else {**own, **self.migrate(row)})
         new = to_batch([{name: row.get(name) for name in variables.names} for row in migrated], variables)
         own = rows.select([name for name in self.schema.names if not name.startswith(STATE)])
         return pa.RecordBatch.from_arrays([*own.columns, *new.columns], schema=self.schema)
@@ -127,7 +130,8 @@ class Receipt:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a group of a task's keys gave: the output, and the records that are to go elsewhere."""
+    """What a group of a task's keys gave: the output, and the records that are to go elsewhere; the key itself where a timer
+    failed and there are none."""
 
     output: pa.RecordBatch | None
     failed: Sequence[tuple[pa.RecordBatch, Exception]]
@@ -249,7 +253,10 @@ class Stepping:
         step = self._kept.function.step(group)
         self._count(step, every, time.perf_counter() - begin, of[: len(one)])
         self._write(step, group, every, present, rows.column(TOUCHED))
-        failed = [(records.filter(pa.array(group.of == key)), error) for key, error in step.failed]
+        failed = []
+        for key, error in step.failed:
+            own = records.filter(pa.array(group.of == key))
+            failed.append((own if own.num_rows else group.keys.slice(key, 1), error))
         return Outcome(step.output, failed)
 
     def _living(self, rows: pa.RecordBatch, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
