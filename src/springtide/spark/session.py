@@ -101,7 +101,7 @@ def create(
     with _own_interrupt():
         session = builder.getOrCreate()
     internals.use_executors_python(session, python)
-    internals.write_without_checksum_files(session)
+    internals.write_logs_quickly(session)
     session.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     for file in py_files:
         session.sparkContext.addPyFile(file)
