@@ -201,6 +201,13 @@ class Cached(Segment):
             body = pa.py_buffer(fetched)
         return pa.ipc.read_record_batch(body, self.schema)
 
+    def look(self, number: int) -> pa.RecordBatch:
+        """The cache has it, and ``_known`` what was seen to be right."""
+        return self.read(number)
+
+    def remember(self) -> None:
+        """As above."""
+
     def verify(self) -> int:
         """Read all of it where it lies; the number of its rows, or Damage."""
         index = index_of(self.path, self._tail(*self._fetched_end()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,17 +43,19 @@ def distinct(one: Hashes, two: Hashes) -> tuple[Identities, Places, Places]:
 def find(rows: pa.RecordBatch, wanted: Identities) -> Places:
     """The row of each identity in sorted rows, -1 for none."""
     one, two = rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy()
-    places = np.searchsorted(one, wanted.one)
-    found = np.full(len(wanted), -1, dtype=np.int64)
-    looking = np.arange(len(wanted))
-    while len(looking):  # once, unless two keys agree in their first 64 bits
-        inside = places[looking] < len(one)
-        looking = looking[inside]
+    places: Places = one.searchsorted(wanted.one)
+    last = len(one) - 1
+    at = np.minimum(places, last)
+    alike = one[at] == wanted.one
+    found: Places = np.where(alike & (two[at] == wanted.two), at, -1)
+    looking = np.flatnonzero(alike & (found < 0))
+    while len(looking):  # never, unless two keys agree in their first 64 bits
+        places[looking] += 1
+        looking = looking[places[looking] <= last]
         looking = looking[one[places[looking]] == wanted.one[looking]]
         same = two[places[looking]] == wanted.two[looking]
         found[looking[same]] = places[looking[same]]
         looking = looking[~same]
-        places[looking] += 1
     return found
 
 
@@ -66,31 +68,23 @@ def newest(
     """
     parts: list[pa.RecordBatch] = []
     owners: list[Places] = []
+    known = np.zeros(len(wanted), dtype=np.bool_)
     missing = np.arange(len(wanted))
     for segment in segments:
         if not len(missing):
             break
-        for number, of in _asked(segment, wanted, missing):
-            rows = segment.read(number)
+        for number, span in segment.asked(shards_of(wanted.one[missing], segment.shards)):  # sorted, as the hashes are
+            of = missing[span]
+            rows = segment.look(number)
             places = find(rows, wanted.take(of))
             hit = places >= 0
             if hit.any():
                 parts.append(fitted(rows.take(pa.array(places[hit]))))
                 owners.append(of[hit])
-        if owners:
-            seen = np.zeros(len(wanted), dtype=np.bool_)
-            seen[np.concatenate(owners)] = True
-            missing = np.flatnonzero(~seen)
+                known[of[hit]] = True
+        segment.remember()
+        missing = missing[~known[missing]]
     return _in_order(parts, owners, missing, len(wanted), schema)
-
-
-def _asked(segment: Segment, wanted: Identities, missing: Places) -> Iterator[tuple[int, Places]]:
-    """The chunks of a segment that may have one of the missing, each with those."""
-    shards = shards_of(wanted.one[missing], segment.shards)  # sorted, as the hashes are
-    for number, chunk in enumerate(segment.chunks):
-        begin, end = np.searchsorted(shards, chunk.first_shard), np.searchsorted(shards, chunk.last_shard, side="right")
-        if end > begin:
-            yield number, missing[begin:end]
 
 
 def _in_order(

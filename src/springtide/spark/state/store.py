@@ -169,7 +169,7 @@ class Folder:
         segment.verify(f"{self._folder}/{name}")
 
     def tidy(self, names: Collection[str]) -> None:
-        """Nothing is remembered."""
+        segment.keep_only(self._folder, {f"{self._folder}/{name}" for name in names})
 
     @property
     def traffic(self) -> Traffic:
