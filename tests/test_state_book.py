@@ -135,6 +135,7 @@ def test_runs_are_merged_and_what_nobody_needs_is_removed(tmp_path: Path) -> Non
     topology = plain()
     book, machine = book_of(topology, tmp_path), Machine.of(topology, tmp_path)
     run_batches(book, machine, 60)
+    book.close()  # which waits for what is being removed
     catalog = book.catalog("count")
     assert len(catalog.runs) <= 2 * FEW
     assert any(run.before for run in catalog.runs)

@@ -210,7 +210,9 @@ def test_lambdas_are_numbered_in_the_order_of_the_graph_and_give_way_to_given_na
 def test_only_the_first_parameter_says_what_a_function_wants() -> None:
     """A second one with a default is the function's own affair."""
 
-    def priced(one, rates: Rates = Rates()) -> Priced:  # type: ignore[no-untyped-def]  # noqa: B008
+    usual = Rates()
+
+    def priced(one, rates: Rates = usual) -> Priced:  # type: ignore[no-untyped-def]
         return Priced(one.route, round(one.fare * rates.per_km))
 
     assert trips().map(priced).to(st.sink.discard()).named("t")["priced"].accepts is None

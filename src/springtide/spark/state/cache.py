@@ -31,7 +31,7 @@ from typing import Any
 import pyarrow as pa
 
 from springtide.errors import SetupError
-from springtide.spark.state.segment import Damage, Index, Segment, index_of, mapped, tail_of
+from springtide.spark.state.segment import Damage, Index, Looked, Segment, index_of, mapped, tail_of
 
 log = logging.getLogger("springtide.spark")
 
@@ -201,9 +201,9 @@ class Cached(Segment):
             body = pa.py_buffer(fetched)
         return pa.ipc.read_record_batch(body, self.schema)
 
-    def look(self, number: int) -> pa.RecordBatch:
+    def look(self, number: int) -> Looked:
         """The cache has it, and ``_known`` what was seen to be right."""
-        return self.read(number)
+        return Looked.into(self.read(number))
 
     def remember(self) -> None:
         """As above."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from springtide.policy.group.shards import shards_of
-from springtide.spark.state.segment import GONE, HASH, HASH2, Hashes, Places, Segment
+from springtide.spark.state.segment import GONE, HASH, HASH2, Hashes, Looked, Places, Segment
 
 Mask = npt.NDArray[np.bool_]
 
@@ -40,23 +40,21 @@ def distinct(one: Hashes, two: Hashes) -> tuple[Identities, Places, Places]:
     return Identities(first[new], second[new]), order[new], of  # lexsort is stable, so the first of each is the earliest
 
 
-def find(rows: pa.RecordBatch, wanted: Identities) -> Places:
-    """The row of each identity in sorted rows, -1 for none."""
-    one, two = rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy()
-    places: Places = one.searchsorted(wanted.one)
-    last = len(one) - 1
-    at = np.minimum(places, last)
-    alike = one[at] == wanted.one
-    found: Places = np.where(alike & (two[at] == wanted.two), at, -1)
-    looking = np.flatnonzero(alike & (found < 0))
-    while len(looking):  # never, unless two keys agree in their first 64 bits
-        places[looking] += 1
-        looking = looking[places[looking] <= last]
-        looking = looking[one[places[looking]] == wanted.one[looking]]
-        same = two[places[looking]] == wanted.two[looking]
-        found[looking[same]] = places[looking[same]]
-        looking = looking[~same]
-    return found
+def find(chunk: Looked, one: Hashes, two: Hashes) -> tuple[Places, Places]:
+    """Which of these identities a chunk has, and the row of each."""
+    places: Places = chunk.one.searchsorted(one)
+    last = len(chunk.one) - 1
+    looking = np.flatnonzero(chunk.one[np.minimum(places, last)] == one)
+    at = places[looking]
+    other = chunk.two[at] != two[looking]
+    while other.any():  # never, unless two keys agree in their first 64 bits
+        at = at + other
+        there = at <= last
+        looking, at = looking[there], at[there]
+        there = chunk.one[at] == one[looking]
+        looking, at = looking[there], at[there]
+        other = chunk.two[at] != two[looking]
+    return looking, at
 
 
 def newest(
@@ -70,18 +68,19 @@ def newest(
     owners: list[Places] = []
     known = np.zeros(len(wanted), dtype=np.bool_)
     missing = np.arange(len(wanted))
+    shards = shards_of(wanted.one, segments[0].shards) if segments else missing  # sorted, as the hashes are
     for segment in segments:
         if not len(missing):
             break
-        for number, span in segment.asked(shards_of(wanted.one[missing], segment.shards)):  # sorted, as the hashes are
-            of = missing[span]
-            rows = segment.look(number)
-            places = find(rows, wanted.take(of))
-            hit = places >= 0
-            if hit.any():
-                parts.append(fitted(rows.take(pa.array(places[hit]))))
-                owners.append(of[hit])
-                known[of[hit]] = True
+        asked = missing[segment.present[shards[missing]]]
+        for number, span in segment.asked(shards[asked]) if len(asked) else ():
+            of = asked[span]
+            chunk = segment.look(number)
+            which, places = find(chunk, wanted.one[of], wanted.two[of])
+            if len(which):
+                parts.append(fitted(chunk.rows.take(pa.array(places))))
+                owners.append(of[which])
+                known[of[which]] = True
         segment.remember()
         missing = missing[~known[missing]]
     return _in_order(parts, owners, missing, len(wanted), schema)

@@ -27,9 +27,9 @@ from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.compact import newest_by_group
 from springtide.spark.state.declared import folder_of, seeds_of
-from springtide.spark.state.lookup import Identities, find
+from springtide.spark.state.lookup import find
 from springtide.spark.state.per_key import NEXT
-from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Segment
+from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Looked, Segment
 from springtide.spark.state.stepping import KEY, STATE
 from springtide.spark.state.store import below, is_uri, place_of
 
@@ -145,8 +145,7 @@ class Reading:
         for segment in self.segments:
             for number in segment.within(shard, shard):
                 rows = segment.read(number)
-                (place,) = find(rows, Identities(one, two)).tolist()
-                if place >= 0:
+                for place in find(Looked.into(rows), one, two)[1].tolist():
                     return None if rows.column(GONE)[place].as_py() else rows.slice(place, 1)
         return None
 

@@ -114,11 +114,13 @@ class Writer:
                 f"{path.parent}, where state lies, is not there on node {socket.gethostname()}; mount it"
             ) from None
         self._index: list[ChunkIndex] = []
+        self._present = np.zeros(shards, dtype=np.bool_)
         self._at = 0
         self.rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Append rows that are sorted, and belong behind those before."""
+        self._present[shards_of(rows.column(0).to_numpy(), self._shards)] = True
         for chunk, told in encode(rows, self._shards, self._timers):
             self._file.write(chunk)
             pad = -len(chunk) % _ALIGNED
@@ -141,7 +143,9 @@ class Writer:
     def finish(self) -> dict[str, Any]:
         """Make it durable, and return what the catalog shall know of it."""
         schema = base64.b64encode(self._schema.serialize()).decode()
-        index = json.dumps({"schema": schema, "shards": self._shards, "chunks": self._index}).encode()
+        present = np.packbits(self._present).tobytes().hex()
+        document = {"schema": schema, "shards": self._shards, "chunks": self._index, "present": present}
+        index = json.dumps(document).encode()
         self._file.write(index + _TRAILER.pack(len(index), zlib.crc32(index), MAGIC))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -159,6 +163,7 @@ class Index(NamedTuple):
     schema: pa.Schema
     shards: int
     chunks: tuple[ChunkIndex, ...]
+    present: npt.NDArray[np.bool_]  # by shard, whether it has rows of it
     size: int  # of the file, in bytes
 
 
@@ -183,7 +188,12 @@ def index_of(path: str, tail: bytes) -> Index:
     document = json.loads(index)
     chunks = tuple(ChunkIndex(*one) for one in document["chunks"])
     end = chunks[-1].offset + chunks[-1].length if chunks else 0
-    return Index(_schema(document["schema"]), document["shards"], chunks, end + -end % _ALIGNED + len(tail))
+    shards: int = document["shards"]
+    present = np.ones(shards, dtype=np.bool_)
+    if "present" in document:  # which the first versions did not write
+        bits = np.frombuffer(bytes.fromhex(document["present"]), dtype=np.uint8)
+        present = np.unpackbits(bits, count=shards).astype(np.bool_)
+    return Index(_schema(document["schema"]), shards, chunks, present, end + -end % _ALIGNED + len(tail))
 
 
 @functools.lru_cache(maxsize=64)
@@ -192,12 +202,24 @@ def _schema(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
+class Looked(NamedTuple):
+    """A chunk in which identities are looked up."""
+
+    rows: pa.RecordBatch
+    one: Hashes
+    two: Hashes
+
+    @classmethod
+    def into(cls, rows: pa.RecordBatch) -> Looked:
+        return cls(rows, rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy())
+
+
 class Segment:
     """A segment as it is read: its index at once, its chunks when they are asked for."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.schema, self.shards, self.chunks, self.size = self._index()
+        self.schema, self.shards, self.chunks, self.present, self.size = self._index()
         self._sound: set[int] = set()  # chunks whose checksum was seen to be right
 
     def _index(self) -> Index:
@@ -231,13 +253,14 @@ class Segment:
         """One chunk, where it lies in the file; its checksum is tried the first time."""
         return self._mapped(number, trusted=False)
 
-    def look(self, number: int) -> pa.RecordBatch:
+    def look(self, number: int) -> Looked:
         """One chunk, of which a few rows are wanted, now and in batches to come: it stays mapped, and what this node has seen
         to be right is not tried again."""
         held = _holding.held(self)
         if number not in held:
-            held[number] = self._mapped(number, trusted=bool(self._seen >> number & 1))
+            held[number] = looked = Looked.into(self._mapped(number, trusted=bool(self._seen >> number & 1)))
             _holding.grown(self, self.chunks[number].length)
+            return looked
         return held[number]
 
     def _mapped(self, number: int, trusted: bool) -> pa.RecordBatch:
@@ -280,10 +303,10 @@ class _Holding:
     """The chunks that stay mapped in this process, by segment; the segment that was not looked at for longest goes first."""
 
     def __init__(self) -> None:
-        self._held: dict[Segment, dict[int, pa.RecordBatch]] = {}
+        self._held: dict[Segment, dict[int, Looked]] = {}
         self._bytes: dict[Segment, int] = {}
 
-    def held(self, segment: Segment) -> dict[int, pa.RecordBatch]:
+    def held(self, segment: Segment) -> dict[int, Looked]:
         self._held[segment] = self._held.pop(segment, {})  # to the end
         return self._held[segment]
 

@@ -1,0 +1,54 @@
+"""What Springtide puts in the place of Spark's and Hadoop's own parts: it has to do the same."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from springtide.spark.internals import Stages
+
+pytestmark = pytest.mark.spark
+
+
+def local_files(spark: Any) -> Any:
+    return spark._jvm.org.apache.hadoop.fs.Path("file:///").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+
+
+def test_local_files_are_made_without_a_process_with_the_permissions_that_hadoop_gives(spark: Any, tmp_path: Path) -> None:
+    files, jvm = local_files(spark), spark._jvm
+    assert files.getClass().getName() == "springtide.LocalFiles"
+    written = files.create(jvm.org.apache.hadoop.fs.Path(str(tmp_path / "made")), True)
+    written.close()
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o644
+    for mode in (0o600, 0o751, 0o1777):  # the last one by a process, as Java knows no sticky bit
+        permission = jvm.org.apache.hadoop.fs.permission.FsPermission(mode)
+        files.setPermission(jvm.org.apache.hadoop.fs.Path(str(tmp_path / "made")), permission)
+        assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == mode
+    assert [path.name for path in tmp_path.iterdir()] == ["made"], "no checksum file beside it"
+
+
+def test_nothing_that_goes_to_executors_names_a_class_that_they_lack(spark: Any, tmp_path: Path) -> None:
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    assert conf.get("fs.file.impl") is None and local_files(spark).getConf().get("fs.file.impl") is None
+    spark.range(100).write.parquet(str(tmp_path / "rows"))
+    assert spark.read.parquet(str(tmp_path / "rows")).count() == 100
+
+
+def test_a_shuffle_brings_every_block_to_its_task(spark: Any) -> None:
+    stages = Stages(spark.sparkContext)
+
+    def blocks(split: int, _: Any) -> Any:
+        for target in range(5):
+            yield from (target.to_bytes(8, "big"), bytes([split, target]) * 100_000)
+
+    def here(split: int, elements: Any) -> Any:
+        found = list(elements)
+        assert all(block[1] == split and len(block) == 200_000 for block in found)
+        yield bytes([split]) + bytes(sorted(block[0] for block in found))
+
+    begin = stages.apply(spark.sparkContext.parallelize(range(3), 3)._jrdd.rdd(), blocks)
+    shuffled = stages.apply(stages.shuffle(begin, 5), here)
+    assert stages.collect(shuffled) == b"".join(bytes([split, 0, 1, 2]) for split in range(5))
