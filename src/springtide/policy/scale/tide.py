@@ -4,11 +4,13 @@ Every interval it
 
 1. follows the input, second by second, in blocks of a sixth of an interval. A block's value is what it demanded: the least
    constant capacity that would have kept its queue within the target, which is nearer to what is needed than a mean;
-2. forecasts the largest demand of the next interval with an ensemble of forecasters;
+2. forecasts the largest demand of the next interval, by an ensemble of forecasters of the blocks and by what came after times
+   like this one (``alike.py``), whichever has been right lately;
 3. knows how wrong such forecasts are, and what an interval looks like within: it keeps the last intervals, each relative to the
    forecast that was made for it. Scaled to the new forecast they are what may come now; those at a similar level count more;
 4. plays each of them against every number of replicas that may be worth it: a fluid queue, which begins with the backlog, and
-   the waits that chance adds, by M/M/k. That gives the seconds that would be late;
+   the waits that chance adds, by M/M/k, or less where less was measured (``uneven.py``). That gives the seconds that would be
+   late;
 5. takes the cheapest: replicas for the interval, and seconds that are late at the price of ``late_price``.
 
 So one price decides how much is kept in reserve, how fast a backlog is worked off and when to give replicas back, and where
@@ -29,7 +31,7 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.forecast.ensemble import Ensemble
 from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.scale import State, alike, changes, uneven
 from springtide.policy.scale import tide_replay as replay
 from springtide.policy.scale.demand import demand
 from springtide.policy.scale.measured import arrivals, carried, shares
@@ -39,17 +41,17 @@ Floats = npt.NDArray[np.float64]
 ENSEMBLE = Ensemble(members="last, moving-average, best-fit, holt-winters")
 BLOCKS = 6
 """Of an interval. One block sees a rise only when the interval is over; of many, each is noisy."""
-KEPT = 60
+KEPT = 120
 """Intervals that are played again."""
 FINEST = 60
 """Parts into which an interval is cut at most: seconds, up to a minute."""
-FADES = 40.0
+FADES = 80.0
 """After so many intervals one counts half."""
 LEVEL = 0.5
 """How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
 DOUBTS = (0.9, 1.0, 1.1, 1.2)
 """What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
-USUAL = 30.0
+USUAL = 200.0
 """Intervals over which the usual number of replicas is averaged, half of it by the last so many."""
 MEMORY = 0.5
 """What the intervals before weigh in a record's cost, beside this one."""
@@ -67,7 +69,7 @@ class Tide:
     summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
-        16.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
+        20.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
     )
 
     def __post_init__(self) -> None:
@@ -82,12 +84,13 @@ class Tide:
         target_s = snapshot.target_s or DEFAULT_TARGET_S
         theta = shares(state.get("shares", {}), snapshot)
         costs = _smoothed(state.get("costs", {}), snapshot)
-        known = {**state, "shares": theta, "costs": costs, "backlog": snapshot.backlog}
+        waits = uneven.followed(state.get("waits", {}), snapshot, target_s)
+        known = {**state, "shares": theta, "costs": costs, "waits": waits, "backlog": snapshot.backlog}
         seconds = _arrivals(state.get("backlog"), snapshot)
         if not len(seconds):
             return known, ()
         past = _followed(known, seconds, target_s)
-        graph = _graph(snapshot, theta, {name: cost for name, (cost, _) in costs.items()})
+        graph = _graph(snapshot, theta, {name: cost for name, (cost, _) in costs.items()}, waits)
         if not graph.names:
             return past, ()
         came = _demanded(seconds, target_s)
@@ -192,11 +195,14 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     blocks = _blocks(seconds)
     for block in blocks:
         series = ENSEMBLE.update(series, _demanded(block, target_s))
+    demands = [_demanded(block, target_s) for block in blocks]
+    peak = max(demands)
     ahead = [_countable(ENSEMBLE.ahead(series, step)) for step in range(1, 2 * len(blocks) + 1)]
-    peak = max(_demanded(block, target_s) for block in blocks)
+    by_blocks = max(ahead[: len(blocks)]), max(ahead[len(blocks) :])
+    long = alike.followed(state.get("long", {}), demands[-1], peak, by_blocks[0])
     return {
         **state, "series": series, "bins": len(seconds), "intervals": intervals[-KEPT:], "levels": levels[-KEPT:],
-        "forecast": max(ahead[: len(blocks)]), "after": max(ahead[len(blocks) :]),
+        "long": long, "forecast": alike.mixed(long, by_blocks[0], 1), "after": alike.mixed(long, by_blocks[1], 2),
         "shape": (seconds / peak).tolist() if peak > 0 else [1.0] * len(seconds),
     }  # fmt: skip
 
@@ -206,7 +212,10 @@ def _countable(forecast: float | None) -> float:
     return forecast if forecast is not None and forecast > 1e-8 else 0.0
 
 
-def _graph(snapshot: Snapshot, theta: Mapping[str, Mapping[str, float]], costs: Mapping[str, float]) -> replay.Graph:
+def _graph(
+    snapshot: Snapshot, theta: Mapping[str, Mapping[str, float]], costs: Mapping[str, float],
+    waits: Mapping[str, Sequence[float]],
+) -> replay.Graph:  # fmt: skip
     rows = {source.name: float(source.rows or 0) for source in snapshot.sources}
     total = sum(rows.values())
     mix = {name: amount / total if total else 1 / len(rows) for name, amount in rows.items()}
@@ -219,6 +228,7 @@ def _graph(snapshot: Snapshot, theta: Mapping[str, Mapping[str, float]], costs: 
         np.array([costs[o.name] for o in known]),
         np.array([min(o.limit or 10**6, snapshot.slots or 10**6) for o in known], dtype=np.int64),
         np.array([o.degree for o in known], dtype=np.int64),
+        np.array([uneven.part(waits.get(o.name)) for o in known]),
         float(snapshot.backlog or 0) if snapshot.batches else waiting,
     )
 
@@ -236,9 +246,9 @@ def _scenarios(past: State, forecast: float, after: float, interval_s: float, st
     shape = np.array(past["shape"])
     played = [doubt * shape for doubt in DOUBTS] + [np.array(interval) for interval in past["intervals"]]
     ages = np.arange(len(past["intervals"]))[::-1]
-    alike = np.exp(-((np.array(past["levels"]) - math.log(max(forecast, 1e-9))) ** 2) / (2 * LEVEL**2))
+    near = np.exp(-((np.array(past["levels"]) - math.log(max(forecast, 1e-9))) ** 2) / (2 * LEVEL**2))
     doubt = 0.5 ** (len(ages) / 4)
-    weights = np.concatenate([np.full(len(DOUBTS), doubt), 0.5 ** (ages / FADES) * (0.05 + alike)])
+    weights = np.concatenate([np.full(len(DOUBTS), doubt), 0.5 ** (ages / FADES) * (0.05 + near)])
     lines = np.array(played)
     more = round(starting_s / interval_s * len(shape))
     later = np.tile(lines, math.ceil(more / len(shape)))[:, :more] * after  # an executor may take longer than an interval
