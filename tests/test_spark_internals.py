@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import stat
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from springtide.spark import pool
 from springtide.spark.internals import Stages
 
 pytestmark = pytest.mark.spark
@@ -52,3 +56,29 @@ def test_a_shuffle_brings_every_block_to_its_task(spark: Any) -> None:
     begin = stages.apply(spark.sparkContext.parallelize(range(3), 3)._jrdd.rdd(), blocks)
     shuffled = stages.apply(stages.shuffle(begin, 5), here)
     assert stages.collect(shuffled) == b"".join(bytes([split, 0, 1, 2]) for split in range(5))
+
+
+def test_a_local_session_has_a_worker_for_every_slot_before_they_are_wanted(spark: Any) -> None:
+    pool._filled.clear()
+    pool.fill(spark)
+    deadline = time.monotonic() + 60
+    while len(workers()) < 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(workers()) >= 4
+    before = threading.active_count()
+    pool.fill(spark)
+    assert threading.active_count() <= before, "they are there for a while"
+
+
+def workers() -> list[int]:
+    """The processes that a daemon of ours, below this one, has forked."""
+    below = psutil.Process().children(recursive=True)
+    daemons = {one.pid for one in below if "springtide.spark.daemon" in " ".join(_command(one))}
+    return [one.pid for one in below if one.pid in daemons and one.ppid() in daemons]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

@@ -22,7 +22,7 @@ from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
 from springtide.policy.group import Grouping
-from springtide.spark import generate, internals, sources
+from springtide.spark import clusters, generate, internals, pool, sources
 from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
@@ -186,6 +186,8 @@ class Driver:
         if ticking and ending.available_now:  # else Spark reads all that is there in one batch: ticks do not know that trigger
             session.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
         frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, ticking)
+        if clusters.is_local(session):
+            pool.fill(session)
         self._query = internals.start_query(
             frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
         )

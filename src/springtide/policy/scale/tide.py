@@ -51,7 +51,7 @@ LEVEL = 0.5
 """How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
 DOUBTS = (0.9, 1.0, 1.1, 1.2)
 """What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
-USUAL = 200.0
+USUAL = 60.0
 """Intervals over which the usual number of replicas is averaged, half of it by the last so many."""
 MEMORY = 0.5
 """What the intervals before weigh in a record's cost, beside this one."""
@@ -69,7 +69,7 @@ class Tide:
     summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
-        20.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
+        16.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
     )
 
     def __post_init__(self) -> None:
