@@ -1,8 +1,8 @@
 """A Python worker for every slot of a local session, started before a plan wants them.
 
-PSPS keeps a pool of replicas, which are activated and need not be started. A worker that is forked in the middle of a batch holds
-that up: six of them, from two tasks to eight, by 0.3 s on 2 cores, and 0.1 s without the forks. Spark ends idle workers only
-when for a minute no task has run at all. Executors of a cluster have a core each, and are warmed when they come.
+PSPS keeps a pool of replicas, which are activated and need not be started. A worker that is forked in the middle of a batch
+holds that up: six of them, from two tasks to eight, by 0.3 s on 2 cores, and 0.1 s without the forks. Spark ends idle workers
+only when for a minute no task has run at all. Executors of a cluster have a core each, and are warmed when they come.
 """
 
 from __future__ import annotations
