@@ -193,9 +193,9 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
         intervals.append((seconds / forecast).tolist())
         levels.append(math.log(forecast))
     blocks = _blocks(seconds)
-    for block in blocks:
-        series = ENSEMBLE.update(series, _demanded(block, target_s))
     demands = [_demanded(block, target_s) for block in blocks]
+    for demanded in demands:
+        series = ENSEMBLE.update(series, demanded)
     peak = max(demands)
     ahead = [_countable(ENSEMBLE.ahead(series, step)) for step in range(1, 2 * len(blocks) + 1)]
     by_blocks = max(ahead[: len(blocks)]), max(ahead[len(blocks) :])
