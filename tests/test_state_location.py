@@ -352,7 +352,8 @@ def test_the_book_removes_sweeps_and_mends_there(tmp_path: Path, on_node: Callab
     on_node("a")
     book, machine = book_at(tmp_path / "remote")
     manifest = run_batches(book, machine, 40)
-    book._thread.shutdown(wait=True)  # with what is to be removed
+    book._thread.shutdown(wait=True)
+    book._remover.shutdown(wait=True)
     folder, needed = tmp_path / "remote" / "count", book.catalog("count").names
     there = {path.name for path in folder.iterdir()}
     waiting = {file.name for files in book._unneeded for file in files}
