@@ -16,14 +16,14 @@ import pytest
 from springtide.attaching import attach
 from springtide.bench.standalone import EXECUTOR_CONF, standalone
 from springtide.errors import OptionError, SetupError
+from springtide.spark.session import GRACEFUL
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 CONF = {
     **EXECUTOR_CONF,
     "spark.cores.max": "6",
-    "spark.decommission.enabled": "true",
-    "spark.storage.decommission.enabled": "true",
+    **GRACEFUL,
     "spark.sql.shuffle.partitions": "2",
     "spark.locality.wait": "0",
     "spark.ui.enabled": "false",

@@ -49,7 +49,7 @@ JOB = textwrap.dedent(
 
     def topology() -> st.Topology:
         calls = st.source.generate(call, rate=40)
-        return calls.map(wait, parallelism=6).to(st.sink.files(os.environ["OUTPUT"])).named("calls")
+        return calls.map(wait, parallelism=4).to(st.sink.files(os.environ["OUTPUT"])).named("calls")
     '''
 )
 LIGHT, HEAVY = "0.005", "0.080"
@@ -60,7 +60,7 @@ LONG_S = 300.0
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    with standalone(tmp_path / "cluster") as master:
+    with standalone(tmp_path / "cluster", cores=4) as master:
         yield master
 
 
@@ -79,14 +79,14 @@ def executors(folder: Path) -> list[psutil.Process]:
 
 
 def test_executors_follow_the_load_and_nothing_is_lost_when_one_is_killed(cluster: str, tmp_path: Path) -> None:
-    """It begins with six, which are let go as there is little to do; more come with the load; one of them is killed, and they
+    """It begins with four, which are let go as there is little to do; more come with the load; one of them is killed, and they
     go again."""
     (tmp_path / "job.py").write_text(JOB)
     cost, folder = tmp_path / "cost", tmp_path / "cluster"
     cost.write_text(LIGHT)
     command = [
         sys.executable, "-m", "springtide.cli.main", "run", "job.py:topology", "--master", cluster, "--json",
-        "--target", "4s", "--interval", "2s", "--max-slots", "6", "--runs", str(tmp_path / "runs"),
+        "--target", "4s", "--interval", "2s", "--max-slots", "4", "--runs", str(tmp_path / "runs"),
         *(word for name, value in EXECUTOR_CONF.items() for word in ("--conf", f"{name}={value}")),
     ]  # fmt: skip
     environ = {
@@ -108,14 +108,14 @@ def test_executors_follow_the_load_and_nothing_is_lost_when_one_is_killed(cluste
     with (tmp_path / "log").open("wb") as log:
         run = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            until(lambda count: count == 6, "an application begins with all that the cluster has")
-            until(lambda count: count <= 2, "there is little to do, and executors are let go")
+            until(lambda count: count == 4, "an application begins with all that the cluster has")
+            until(lambda count: count == 1, "there is little to do, and executors are let go")
             write_at_once(cost, HEAVY)
-            there = until(lambda count: count >= 4, "there is more to do, and more come")
+            there = until(lambda count: count >= 3, "there is more to do, and more come")
             os.kill(there[0].pid, signal.SIGKILL)
-            until(lambda count: count >= 4, "another comes in its place")
+            until(lambda count: count >= 3, "another comes in its place")
             write_at_once(cost, LIGHT)
-            until(lambda count: count <= 2, "they are let go again")
+            until(lambda count: count == 1, "they are let go again")
             run.send_signal(signal.SIGTERM)
             told = run.communicate(timeout=LONG_S)[0]
         finally:

@@ -14,6 +14,7 @@ import click
 
 from springtide.cli.common import errors
 from springtide.errors import OptionError, SetupError
+from springtide.spark.session import GRACEFUL
 
 SETTINGS = {
     "--policy": "policy",
@@ -25,14 +26,8 @@ SETTINGS = {
 """Our options with a value, and the settings that they become, after ``spark.springtide.``."""
 SWITCHES = ("--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error")
 """The options of spark-submit that have no value; all others have one."""
-GRACEFUL = {
-    # a released executor finishes its tasks and hands on its shuffle files, else they are computed again
-    "spark.decommission.enabled": "true",
-    "spark.storage.decommission.enabled": "true",
-    "spark.storage.decommission.shuffleBlocks.enabled": "true",
-    "spark.storage.decommission.rddBlocks.enabled": "true",
-}
-"""What is set unless the user did."""
+UNLESS_TOLD = {**GRACEFUL, "spark.storage.decommission.rddBlocks.enabled": "true"}
+"""What is set unless the user did; else what a released executor held is computed again."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +145,7 @@ def command(parsed: Submission, home: Path, defaults: Mapping[str, str]) -> list
 
     told = {**defaults, **given(parsed.spark)}
     conf = {f"spark.springtide.{name}": value for name, value in parsed.settings.items()}
-    conf |= {name: value for name, value in GRACEFUL.items() if name not in told}
+    conf |= {name: value for name, value in UNLESS_TOLD.items() if name not in told}
     pairs = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     launcher = Path(springtide.spark.__path__[0]) / "launch.py"
     return [str(home / "bin" / "spark-submit"), *pairs, *parsed.spark, str(launcher), *parsed.app]

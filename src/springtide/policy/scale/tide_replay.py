@@ -46,7 +46,7 @@ def paid(graph: Graph, degrees: npt.NDArray[np.int64], rate: float, in_turns: bo
 
 def candidates(graph: Graph, forecast: float, slots: int | None, in_turns: bool) -> npt.NDArray[np.int64]:
     """[candidates, operators] Degrees that may be worth it: so many replicas for the most work, the others in proportion."""
-    heaviest = float(graph.work_s.max())
+    heaviest = max(float(graph.work_s.max()), 1e-12)
     least, most = max(1, int(0.5 * forecast * heaviest)), max(2, math.ceil(8 * (forecast + graph.backlog) * heaviest) + 1)
     most = max(least, min(most, int(graph.limits.max())))
     steps = np.arange(least, most + 1)
