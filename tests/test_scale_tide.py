@@ -318,7 +318,31 @@ def test_what_is_not_read_yet_has_come_too() -> None:
 
 def test_an_executor_may_take_longer_than_an_interval() -> None:
     """Executors take 12 s and intervals are 5 s: what is asked for now is there for the last 5 of 17 s."""
-    state = {"shape": [1.0] * 5, "intervals": [], "levels": []}
+    state = {"shape": [1.0] * 5, "intervals": [], "levels": [], "end": 100.0}
     lines, _ = _scenarios(state, 100.0, 50.0, 5.0, 12.0)
     assert lines.shape[1] == 17
     assert lines[1].tolist() == [100.0] * 5 + [50.0] * 12
+
+
+def test_what_may_come_begins_at_the_rate_of_now() -> None:
+    """An interval that rose from half of its forecast is played from where the stream is: (1,000 + 10) / (500 + 10) = 1.98."""
+    rose = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    state = {"shape": [1.0] * 6, "intervals": [rose], "levels": [math.log(1_000)], "end": 1_000.0}
+    *_, coming = _scenarios(state, 1_000.0, 1_000.0, 6.0, 0.0)[0]
+    assert coming == pytest.approx([1_000 * part * (1_010 / 510) ** (1 - k / 5) for k, part in enumerate(rose)])
+    assert coming[0] == pytest.approx(990.2, abs=0.1) and coming[-1] == 1_000
+
+
+@pytest.mark.parametrize(("end", "bend"), [(0.0, 10 / 12), (2.0, 1.0), (4.0, 14 / 12)])
+def test_few_records_tell_little_of_the_rate_of_now(end: float, bend: float) -> None:
+    """2/s are forecast: whether none, two or four came in the last second, it is no reason to expect none or twice as many."""
+    state = {"shape": [1.0] * 6, "intervals": [[1.0] * 6], "levels": [math.log(2)], "end": end}
+    *_, coming = _scenarios(state, 2.0, 2.0, 6.0, 0.0)[0]
+    assert coming[0] == pytest.approx(2 * bend) and coming[-1] == 2
+
+
+def test_an_interval_is_bent_by_four_at_most() -> None:
+    """It began with nothing and came later: bent by all of 10,010 / 10 it would be of another world."""
+    state = {"shape": [1.0] * 6, "intervals": [[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]], "levels": [9.0], "end": 10_000.0}
+    *_, coming = _scenarios(state, 10_000.0, 10_000.0, 6.0, 0.0)[0]
+    assert coming == pytest.approx([0, 0, *(10_000 * 4 ** (1 - k / 5) for k in range(2, 6))])

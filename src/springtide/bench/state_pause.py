@@ -1,11 +1,13 @@
 """One process of ``springtide bench state``: how long no batch ends while 100 MB of state go from 2 tasks to 8, and back.
 
 Files of rows come at a steady pace, whatever the query does. Springtide changes its width between two batches. Spark's way is
-to let the query take up what is there, stop it, repartition its checkpoint, and start it again.
+to let the query take up what is there, stop it, repartition its checkpoint, and start it again. So that there is an end to what is
+there, no files come until it was taken up; those that were due come right after.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +59,7 @@ class Feeder:
         self._folder = folder
         self._random = np.random.default_rng(1)
         self._number = 0
-        self._over = threading.Event()
+        self._over, self._held = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         folder.mkdir()
         for keys in np.array_split(np.arange(KEYS), 10):
@@ -69,9 +72,22 @@ class Feeder:
         self._over.set()
         self._thread.join()
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """No files meanwhile; those that are due come afterwards."""
+        self._held.set()
+        try:
+            yield
+        finally:
+            self._held.clear()
+
     def _run(self) -> None:
+        due = 0
         while not self._over.wait(EVERY_S):
-            self._put(self._random.integers(0, KEYS, ROWS))
+            due += 1
+            while due and not self._held.is_set():
+                self._put(self._random.integers(0, KEYS, ROWS))
+                due -= 1
 
     def _put(self, keys: Any) -> None:
         texts = [f"{key:07d}".rjust(TEXT_BYTES, chr(97 + self._number % 26)) for key in keys]
@@ -128,7 +144,8 @@ def spark(session: SparkSession, folder: Path) -> tuple[float, float]:
                 time.sleep(0.2)
                 if query.exception() is not None:
                     raise RuntimeError(str(query.exception()))
-            query.processAllAvailable()
+            with feeder.held():
+                query.processAllAvailable()
             query.stop()
             told = [progress for progress in query.recentProgress if progress["numInputRows"]]
             ends += [_end(progress) for progress in told]

@@ -7,7 +7,8 @@ Every interval it
 2. forecasts the largest demand of the next interval, by an ensemble of forecasters of the blocks and by what came after times
    like this one (``alike.py``), whichever has been right lately;
 3. knows how wrong such forecasts are, and what an interval looks like within: it keeps the last intervals, each relative to the
-   forecast that was made for it. Scaled to the new forecast they are what may come now; those at a similar level count more;
+   forecast that was made for it. Scaled to the new forecast they are what may come now, from the rate of this moment on; those
+   at a similar level count more;
 4. plays each of them against every number of replicas that may be worth it: a fluid queue, which begins with the backlog, and
    the waits that chance adds, by M/M/k, or less where less was measured (``uneven.py``). That gives the seconds that would be
    late;
@@ -49,6 +50,10 @@ FADES = 80.0
 """After so many intervals one counts half."""
 LEVEL = 0.5
 """How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
+FEW = 10.0
+"""Records at the forecast's rate that are added to what came in a block, so that a handful tells little of the rate."""
+BENT = 4.0
+"""By how much an interval that is played is bent at most, to begin at the rate of this moment."""
 DOUBTS = (0.9, 1.0, 1.1, 1.2)
 """What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
 USUAL = 60.0
@@ -203,7 +208,7 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     return {
         **state, "series": series, "bins": len(seconds), "intervals": intervals[-KEPT:], "levels": levels[-KEPT:],
         "long": long, "forecast": alike.mixed(long, by_blocks[0], 1), "after": alike.mixed(long, by_blocks[1], 2),
-        "shape": (seconds / peak).tolist() if peak > 0 else [1.0] * len(seconds),
+        "shape": (seconds / peak).tolist() if peak > 0 else [1.0] * len(seconds), "end": float(blocks[-1].mean()),
     }  # fmt: skip
 
 
@@ -252,4 +257,15 @@ def _scenarios(past: State, forecast: float, after: float, interval_s: float, st
     lines = np.array(played)
     more = round(starting_s / interval_s * len(shape))
     later = np.tile(lines, math.ceil(more / len(shape)))[:, :more] * after  # an executor may take longer than an interval
-    return np.concatenate([lines * forecast, later], axis=1), weights / weights.sum()
+    coming = _from_now(lines, past["end"], forecast, interval_s) * forecast
+    return np.concatenate([coming, later], axis=1), weights / weights.sum()
+
+
+def _from_now(lines: Floats, now: float, forecast: float, interval_s: float) -> Floats:
+    """Intervals relative to the forecast, bent to begin at the rate of this moment; at their ends they are as they were."""
+    block = math.ceil(lines.shape[1] / BLOCKS)
+    block_s = interval_s * block / lines.shape[1]
+    first = lines[:, :block].mean(axis=1) * forecast
+    bend = np.clip((now * block_s + FEW) / (first * block_s + FEW), 1 / BENT, BENT)
+    bent: Floats = lines * bend[:, None] ** np.linspace(1, 0, lines.shape[1])
+    return bent
