@@ -1,8 +1,8 @@
 """One process of ``springtide bench state``: how long no batch ends while 100 MB of state go from 2 tasks to 8, and back.
 
 Files of rows come at a steady pace, whatever the query does. Springtide changes its width between two batches. Spark's way is
-to let the query take up what is there, stop it, repartition its checkpoint, and start it again. So that there is an end to what is
-there, no files come until it was taken up; those that were due come right after.
+to let the query take up what is there, stop it, repartition its checkpoint, and start it again. So that there is an end to what
+is there, no files come until it was taken up; those that were due come right after.
 """
 
 from __future__ import annotations
