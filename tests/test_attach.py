@@ -213,10 +213,10 @@ def test_what_is_not_known_is_none() -> None:
 
 
 def test_a_target_that_a_batch_alone_breaks_is_not_handed_on() -> None:
-    # 2 s of work on 2 slots take 1 of the 3 s; the other 2 are fixed, and the policy plans with 1.5/0.3 times that
+    # 2 s of work on 2 slots take 1 of the 3 s; the other 2 are fixed, and the policy plans with 1.5/0.325 times that
     late = [batch(1, 0, 3, 9), batch(2, 3, 3, 300)]
     assert fixed_s(late, 2) == 2.0
-    assert shot(late, target_s=1.0).target_s == pytest.approx(2 * REACH) and pytest.approx(5.0) == REACH
+    assert shot(late, target_s=1.0).target_s == pytest.approx(2 * REACH) and pytest.approx(1.5 / 0.325) == REACH
     assert shot(late, target_s=12.0).target_s == 12.0
     # one slot did the 2 s of work, and the second came when the batch was nearly over: 1 s is fixed
     assert fixed_s([batch(2, 3, 3, 300, slots=1)], 2) == 1.0

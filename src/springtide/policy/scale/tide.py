@@ -42,11 +42,11 @@ Floats = npt.NDArray[np.float64]
 ENSEMBLE = Ensemble(members="last, moving-average, best-fit, holt-winters")
 BLOCKS = 6
 """Of an interval. One block sees a rise only when the interval is over; of many, each is noisy."""
-KEPT = 120
+KEPT = 240
 """Intervals that are played again."""
 FINEST = 60
 """Parts into which an interval is cut at most: seconds, up to a minute."""
-FADES = 80.0
+FADES = 160.0
 """After so many intervals one counts half."""
 LEVEL = 0.5
 """How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
@@ -56,7 +56,7 @@ BENT = 4.0
 """By how much an interval that is played is bent at most, to begin at the rate of this moment."""
 DOUBTS = (0.9, 1.0, 1.1, 1.2)
 """What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
-USUAL = 60.0
+USUAL = 200.0
 """Intervals over which the usual number of replicas is averaged, half of it by the last so many."""
 MEMORY = 0.5
 """What the intervals before weigh in a record's cost, beside this one."""
@@ -74,7 +74,7 @@ class Tide:
     summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
-        16.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
+        32.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
     )
 
     def __post_init__(self) -> None:
@@ -131,6 +131,9 @@ class Tide:
         clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
         pauses = price * (snapshot.pause_s or 0.0) * (degrees != graph.degrees).any(axis=1)
         cost = paid * snapshot.interval_s + price * late + clearing + pauses
+        likely = _median(coming[:, : past["bins"]].mean(axis=1), weights)
+        behind = (capacity < likely) & (capacity < capacity.max())  # a queue within the target is no reason to let it grow
+        cost = np.where(behind, np.inf, cost)
         best = int(np.argmin(cost))
         return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
 
@@ -195,8 +198,8 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     if not as_before:  # the interval has another length
         intervals = [_resampled(np.array(one), len(seconds)).tolist() for one in intervals]
     elif forecast > 0:
-        intervals.append((seconds / forecast).tolist())
-        levels.append(math.log(forecast))
+        intervals.append((seconds / forecast).round(3).tolist())  # in a quarter of the characters
+        levels.append(round(math.log(forecast), 4))
     blocks = _blocks(seconds)
     demands = [_demanded(block, target_s) for block in blocks]
     for demanded in demands:
@@ -259,6 +262,11 @@ def _scenarios(past: State, forecast: float, after: float, interval_s: float, st
     later = np.tile(lines, math.ceil(more / len(shape)))[:, :more] * after  # an executor may take longer than an interval
     coming = _from_now(lines, past["end"], forecast, interval_s) * forecast
     return np.concatenate([coming, later], axis=1), weights / weights.sum()
+
+
+def _median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())])
 
 
 def _from_now(lines: Floats, now: float, forecast: float, interval_s: float) -> Floats:
