@@ -12,7 +12,7 @@ Every interval it
 4. plays each of them against every number of replicas that may be worth it: a fluid queue, which begins with the backlog, and
    the waits that chance adds, by M/M/k, or less where less was measured (``uneven.py``). That gives the seconds that would be
    late;
-5. takes the cheapest: replicas for the interval, and seconds that are late at the price of ``late_price``.
+5. takes the cheapest that keeps up: replicas for the interval, and seconds that are late at the price of ``late_price``.
 
 So one price decides how much is kept in reserve, how fast a backlog is worked off and when to give replicas back, and where
 forecasts are good, or replicas few, it comes out differently by itself.
