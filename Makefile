@@ -33,7 +33,7 @@ test: setup ## lint, types, layers and every test but the long ones
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist worksteal -m "not soak"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"
 
 soak: setup ## the long tests
 	$(BIN)/pytest -n 2 --dist worksteal -m "soak"
@@ -41,7 +41,7 @@ soak: setup ## the long tests
 test-matrix: $(SPARKS:%=test-matrix-%) ## the tests on each Spark that is supported, each in a .venv of its own
 
 $(SPARKS:%=test-matrix-%): test-matrix-%: .venv-%/.installed
-	.venv-$*/bin/pytest -n 3 --dist worksteal -m "not soak"
+	.venv-$*/bin/pytest -n 2 --dist worksteal -m "not soak"
 
 clean: ## remove caches, builds and what Spark leaves behind; keeps runs/ and the virtual environments
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -20,7 +20,8 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
-from springtide.policy.scale.tide import BLOCKS, KEPT, Tide, _scenarios
+from springtide.policy.scale import tide_replay as replay
+from springtide.policy.scale.tide import BLOCKS, KEPT, Tide, _regret, _scenarios
 from springtide.sim import simulate
 
 COST = 0.01
@@ -346,3 +347,27 @@ def test_an_interval_is_bent_by_four_at_most() -> None:
     state = {"shape": [1.0] * 6, "intervals": [[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]], "levels": [9.0], "end": 10_000.0}
     *_, coming = _scenarios(state, 10_000.0, 10_000.0, 6.0, 0.0)[0]
     assert coming == pytest.approx([0, 0, *(10_000 * 4 ** (1 - k / 5) for k in range(2, 6))])
+
+
+def test_a_pause_is_worth_it_once_staying_has_cost_as_much() -> None:
+    """A pause is worth 25, and an interval with what there is costs 10 too much: 10, 20, and then the price of the pause."""
+    one, three = np.array([1.0]), np.array([3])
+    graph = replay.Graph(["a"], one, one, three, three, one, 0.0)
+    assert _regret({}, graph, 10.0, 25.0) == 10
+    assert _regret({"regret": 10.0, "had": [3]}, graph, 10.0, 25.0) == 20
+    assert _regret({"regret": 20.0, "had": [3]}, graph, 10.0, 25.0) == 25
+    assert _regret({"regret": 20.0, "had": [2]}, graph, 10.0, 25.0) == 10, "the degrees have changed since"
+    assert _regret({}, graph, math.inf, 25.0) == 25
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 2.0, 20.0])
+def test_replicas_are_given_back_though_a_change_brings_a_pause(pause_s: float) -> None:
+    """Two or three of ten are enough: seven or more for 10 s are 70 replica-seconds, and a second's pause is worth 32 · 2."""
+    tide, state, rng, had = Tide(), Tide().initial(), np.random.default_rng(0), [10]
+    for number in range(80):
+        snapshot = replace(seen([150.0] * 10, had, at=10.0 * number), pause_s=pause_s)
+        state, requests = tide.decide(state, snapshot, rng)
+        had = [request.degree for request in requests] or had
+        if had != [10]:
+            break
+    assert had[0] <= 3 and number <= 2 + 32 * 2 * pause_s / 70

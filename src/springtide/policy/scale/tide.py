@@ -109,7 +109,8 @@ class Tide:
             name: (degree, f"{reason}: {share:.3g} replicas of work, {degree}")
             for name, degree, share in zip(graph.names, best.degrees, past["forecast"] * graph.work_s, strict=True)
         }
-        return {**past, "usual": usual}, changes(snapshot, wanted)
+        kept = {"usual": usual, "regret": best.regret, "had": graph.degrees.tolist()}
+        return {**past, **kept}, changes(snapshot, wanted)
 
     def _cheapest(self, snapshot: Snapshot, graph: replay.Graph, past: State, usual: float, target_s: float) -> _Choice:
         """Play what may come against all numbers of replicas that may be worth it."""
@@ -129,18 +130,21 @@ class Tide:
         late = parts @ weights * length
         most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
         clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
-        pauses = price * (snapshot.pause_s or 0.0) * (degrees != graph.degrees).any(axis=1)
-        cost = paid * snapshot.interval_s + price * late + clearing + pauses
+        cost = paid * snapshot.interval_s + price * late + clearing
         likely = _median(coming[:, : past["bins"]].mean(axis=1), weights)
         behind = (capacity < likely) & (capacity < capacity.max())  # a queue within the target is no reason to let it grow
         cost = np.where(behind, np.inf, cost)
-        best = int(np.argmin(cost))
-        return _Choice([int(degree) for degree in degrees[best]], float(late[best]))
+        stays = (degrees == graph.degrees).all(axis=1)
+        pause = price * (snapshot.pause_s or 0.0)
+        regret = _regret(past, graph, float(cost[stays].min() - cost.min()) if stays.any() else pause, pause)
+        best = int(np.argmin(cost + (pause - regret) * ~stays))
+        return _Choice([int(degree) for degree in degrees[best]], float(late[best]), regret)
 
 
 class _Choice(NamedTuple):
     degrees: list[int]
     late_s: float
+    regret: float
 
 
 def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict[str, tuple[float, float]]:
@@ -229,6 +233,7 @@ def _graph(
     mix = {name: amount / total if total else 1 / len(rows) for name, amount in rows.items()}
     reach = carried(snapshot, theta, mix)
     known = [operator for operator in snapshot.operators if operator.name in reach and operator.name in costs]
+    costs = {name: max(cost, 1e-12) for name, cost in costs.items()}
     waiting = sum((o.backlog or 0) / reach[o.name] for o in known if reach[o.name] > 0)
     return replay.Graph(
         [o.name for o in known],
@@ -262,6 +267,16 @@ def _scenarios(past: State, forecast: float, after: float, interval_s: float, st
     later = np.tile(lines, math.ceil(more / len(shape)))[:, :more] * after  # an executor may take longer than an interval
     coming = _from_now(lines, past["end"], forecast, interval_s) * forecast
     return np.concatenate([coming, later], axis=1), weights / weights.sum()
+
+
+def _regret(past: State, graph: replay.Graph, more: float, pause: float) -> float:
+    """What staying has cost since the last change, this interval included, up to the price of the pause that a change brings.
+
+    How long a change will be good for nobody knows. Who rents skis until the rent is what they cost to buy pays at most twice
+    what somebody pays who knew: so a pause is worth it once staying has cost as much.
+    """
+    before = float(past.get("regret", 0.0)) if past.get("had") == graph.degrees.tolist() else 0.0
+    return min(pause, before + more)
 
 
 def _median(values: Floats, weights: Floats) -> float:
