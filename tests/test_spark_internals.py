@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import stat
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import psutil
 import pytest
 
 from springtide.spark import pool
+from springtide.spark.daemon import WHOLE_EVERY, TaskGarbage
 from springtide.spark.internals import Stages
 
 pytestmark = pytest.mark.spark
@@ -68,6 +71,31 @@ def test_a_local_session_has_a_worker_for_every_slot_before_they_are_wanted(spar
     before = threading.active_count()
     pool.fill(spark)
     assert threading.active_count() <= before, "they are there for a while"
+
+
+def test_after_a_task_a_worker_looks_through_young_garbage_only_and_now_and_then_through_all(spark: Any) -> None:
+    def stand_in(_: int) -> tuple[str, str]:
+        import pyspark.daemon
+
+        return type(pyspark.daemon.gc).__name__, pyspark.daemon.gc.isenabled.__name__
+
+    assert spark.sparkContext.parallelize([0], 1).map(stand_in).collect() == [("TaskGarbage", "isenabled")]
+
+
+def test_garbage_of_tasks_goes_within_sixteen_of_them() -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.own = self
+
+    ring = Ring()
+    gc.collect()  # what outlives it is old
+    gone, garbage = weakref.ref(ring), TaskGarbage()
+    del ring
+    for task in range(1, WHOLE_EVERY):
+        garbage.collect()
+        assert gone() is not None, f"after task {task} of {WHOLE_EVERY} only young garbage is looked at"
+    garbage.collect()
+    assert gone() is None
 
 
 def workers() -> list[int]:

@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from springtide.bench.statistics import quartiles
@@ -23,12 +24,32 @@ from springtide.errors import OptionError, nearest
 PARTS = ("throughput", "pause", "skew")
 
 
-def measure(parts: Sequence[str] = PARTS, rounds: int = 3, progress: TextIO = sys.stderr) -> dict[str, Any]:
-    """Run the parts, one after the other."""
+@dataclass(frozen=True)
+class Load:
+    """Rows a batch, over so many keys; batches that are measured, after so many that are not."""
+
+    rows: int
+    keys: int
+    measured: int
+    dropped: int
+
+
+LOADS = (Load(2_000, 1_000, 12, 6), Load(100_000, 50_000, 4, 2))
+"""With which throughput is measured."""
+
+
+def measure(
+    parts: Sequence[str] = PARTS, rounds: int = 3, rows: int | None = None, progress: TextIO = sys.stderr
+) -> dict[str, Any]:
+    """Run the parts, one after the other. ``rows``: throughput only with so many a batch."""
     for part in parts:
         if part not in PARTS:
             raise OptionError(f"no part {part!r}; {nearest(part, PARTS)}")
-    found = {part: _part(part, rounds, progress) for part in parts}
+    if rows not in (None, *(load.rows for load in LOADS)):
+        known = " or ".join(str(load.rows) for load in LOADS)
+        raise OptionError(f"throughput is measured with batches of {known} rows; {rows} came")
+    more = {"throughput": [] if rows is None else [str(rows)]}
+    found = {part: _part(part, rounds, more.get(part, []), progress) for part in parts}
     document: dict[str, Any] = {}
     if "throughput" in found:
         document["throughput"] = found["throughput"]
@@ -43,9 +64,9 @@ def measure(parts: Sequence[str] = PARTS, rounds: int = 3, progress: TextIO = sy
     return document
 
 
-def _part(name: str, rounds: int, progress: TextIO) -> Any:
+def _part(name: str, rounds: int, more: Sequence[str], progress: TextIO) -> Any:
     """One part, in a process of its own."""
-    command = [sys.executable, "-m", f"springtide.bench.state_{name}", str(rounds)]
+    command = [sys.executable, "-m", f"springtide.bench.state_{name}", str(rounds), *more]
     print(f"{name}:", file=progress, flush=True)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=None, text=True) as process:  # noqa: S603
         assert process.stdout is not None

@@ -2,7 +2,8 @@
 
 Files of rows come at a steady pace, whatever the query does. Springtide changes its width between two batches. Spark's way is
 to let the query take up what is there, stop it, repartition its checkpoint, and start it again. So that there is an end to what
-is there, no files come until it was taken up; those that were due come right after.
+is there, no files come until it was taken up; those that were due come right after. Both sides run once before they are
+measured: in a JVM's first minutes a third to a half of what it computes is Java's compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ TEXT_BYTES = 1_000
 """100 MB of state: so many keys, each with a text of so many bytes."""
 ROWS = 2_000
 EVERY_S = 0.25
-STEADY_S = 30.0
-"""How long each width is kept."""
+STEADY_S, WARM_S = 30.0, 10.0
+"""How long each width is kept, and before anything is measured."""
 NARROW, WIDE = 2, 8
 
 
@@ -102,17 +103,17 @@ def rows(session: SparkSession, folder: Path) -> DataFrame:
     return reader.parquet(str(folder))
 
 
-def springtide(session: SparkSession, folder: Path) -> tuple[float, float]:
+def springtide(session: SparkSession, folder: Path, steady_s: float) -> tuple[float, float]:
     """The longest gap beyond the usual while the width goes up and down, and how long a batch takes as a rule."""
     said = st.source.dataframe(lambda spark: rows(spark, folder / "in"), schema=Said, ordered=True)
     kept = said.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=SHARDS, name="kept")
-    script = f"kept 0:{NARROW} {STEADY_S:g}:{WIDE} {2 * STEADY_S:g}:{NARROW}; * 0:1"
+    script = f"kept 0:{NARROW} {steady_s:g}:{WIDE} {2 * steady_s:g}:{NARROW}; * 0:1"
     feeder = Feeder(folder / "in")
     feeder.start()
     try:
         result = st.run(
             kept.to(st.sink.discard()).named("kept"), policy="scripted", settings={"script": script}, max_slots=SLOTS,
-            duration=3 * STEADY_S, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
+            duration=3 * steady_s, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
         )  # fmt: skip
     finally:
         feeder.stop()
@@ -125,7 +126,7 @@ def springtide(session: SparkSession, folder: Path) -> tuple[float, float]:
     return _pause([report["committed"] for report in told]), batch_s
 
 
-def spark(session: SparkSession, folder: Path) -> tuple[float, float]:
+def spark(session: SparkSession, folder: Path, steady_s: float) -> tuple[float, float]:
     """The same by Spark's own means."""
     feeder = Feeder(folder / "in")
     feeder.start()
@@ -139,7 +140,7 @@ def spark(session: SparkSession, folder: Path) -> tuple[float, float]:
             counted = rows(session, folder / "in").groupBy("key").agg(F.count("*").alias("n"), F.max("text").alias("text"))
             writer = counted.writeStream.outputMode("update").format("noop")
             query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
-            end = time.time() + STEADY_S
+            end = time.time() + steady_s
             while time.time() < end:
                 time.sleep(0.2)
                 if query.exception() is not None:
@@ -167,16 +168,25 @@ def _pause(ends: list[float]) -> float:
     return max(0.0, max(gaps[len(gaps) // 6 :]) - statistics.median(gaps))
 
 
+def _one(
+    side: Callable[[SparkSession, Path, float], tuple[float, float]], session: Any, steady_s: float
+) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
+        return side(session, Path(folder), steady_s)
+
+
 def main() -> None:
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     progress = sys.stderr
     session: Any = sessions.create(sessions.local_master(SLOTS), "bench-state-pause", conf=ROCKSDB)
     found: dict[str, list[tuple[float, float]]] = {"springtide": [], "spark": []}
+    for side in (springtide, spark):
+        _one(side, session, WARM_S)
     for number in range(int(sys.argv[1])):
-        for name in ("springtide", "spark")[:: 1 if number % 2 == 0 else -1]:
-            with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
-                found[name].append((springtide if name == "springtide" else spark)(session, Path(folder)))
+        for side in (springtide, spark)[:: 1 if number % 2 == 0 else -1]:
+            name = side.__name__
+            found[name].append(_one(side, session, STEADY_S))
             print(f"round {number + 1}: {name} pauses for {found[name][-1][0]:.2f} s", file=progress, flush=True)
     session.stop()
     document = {

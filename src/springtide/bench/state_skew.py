@@ -46,6 +46,7 @@ SECONDS = 60.0
 SEEN_S = 3.0
 """After a change of the popular keys, so long until the new loads are known and the query is stopped."""
 WARM_S = 10.0
+"""So long is left out of each run; and a run of twice as long warms the JVM up before the first."""
 OMEGAS = (0, 2, 8, 16)
 ENGINES = ("hash", "restart", "springtide")
 
@@ -114,12 +115,12 @@ class Held:
         self.owner = balanced(self.owner, self.loads, WIDTH)
 
 
-def run(session: Any, engine: str, omega: int, folder: Path) -> float:
+def run(session: Any, engine: str, omega: int, folder: Path, seconds: float = SECONDS) -> float:
     """Records a second, after the first seconds."""
     begun = time.time()
     held = Held(spread(SHARDS, WIDTH), np.zeros(SHARDS))
     sharding: Any = {"hash": "fixed", "restart": held, "springtide": "balance"}[engine]
-    spans = restarts(omega) if engine == "restart" else [SECONDS]
+    spans = restarts(omega) if engine == "restart" else [seconds]
     for until in spans:
         left = begun + until - time.time()
         if left > 0:
@@ -151,6 +152,8 @@ def main() -> None:
     progress = sys.stderr
     session: Any = sessions.create(sessions.local_master(WIDTH), "bench-state-skew")
     found: dict[tuple[int, str], list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
+        run(session, "springtide", 0, Path(folder), 2 * WARM_S)
     for number in range(int(sys.argv[1])):
         for omega in OMEGAS:
             for engine in turned(ENGINES, number):

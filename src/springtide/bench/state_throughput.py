@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 import springtide as st
+from springtide.bench.state import LOADS, Load
 from springtide.bench.statistics import turned
 from springtide.spark import session as sessions
 from springtide.spark.state.reading import reading
@@ -36,17 +37,8 @@ ROCKSDB = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Load:
-    """Rows a batch, over so many keys; batches that are measured, after so many that are not."""
-
-    rows: int
-    keys: int
-    measured: int
-    dropped: int
-
-
-LOADS = (Load(2_000, 1_000, 12, 6), Load(100_000, 50_000, 4, 2))
+ENOUGH_S = 30.0
+"""A side whose batches take long is measured for so long, in two batches at least, after one that does not count."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +123,14 @@ def run_spark(session: SparkSession, load: Load, side: Side, folder: Path) -> li
     writer = counted(session, load, side.engine).writeStream.outputMode("update").format("noop")
     query = writer.option("checkpointLocation", str(folder)).start()
     starts: dict[int, float] = {}
-    while len(starts) <= load.measured + load.dropped:
+    while not _enough(starts, load):
         time.sleep(0.2)
         if query.exception() is not None:
             raise RuntimeError(str(query.exception()))
         for progress in query.recentProgress:
             starts[progress["batchId"]] = datetime.datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000
     query.stop()
-    _check(_spark_total(session, side, folder), load, side)
+    _check(_spark_total(session, side, folder), load, side, len(starts) - 1)
     return _periods([starts[batch] for batch in sorted(starts)], load)
 
 
@@ -157,7 +149,7 @@ def run_springtide(session: SparkSession, load: Load, side: Side, folder: Path) 
         stream.to(st.sink.discard()).named("counts"), policy="static", settings={"degree": side.parallelism}, max_slots=SLOTS,
         batches=load.measured + load.dropped + 1, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
     )  # fmt: skip
-    _check(_springtide_total(folder / "checkpoint"), load, side)
+    _check(_springtide_total(folder / "checkpoint"), load, side, load.measured + load.dropped)
     lines = (result.folder / "batches.jsonl").read_text().splitlines()
     return _periods([json.loads(line)["started"] * 1000 for line in lines], load)
 
@@ -167,14 +159,21 @@ def _springtide_total(checkpoint: Path) -> int:
         return sum(int(pc.sum(part.column(part.schema.names[-1])).as_py()) for part in state.rows())
 
 
-def _check(found: int, load: Load, side: Side) -> None:
-    """What is in the state is what was counted: all rows of some number of batches."""
-    if found % load.rows or found < load.rows * (load.measured + load.dropped):
-        raise RuntimeError(f"{side} has counted {found} rows, of {load.rows} a batch")
+def _check(found: int, load: Load, side: Side, batches: int) -> None:
+    """What is in the state is what was counted: all rows of so many batches at least."""
+    if found % load.rows or found < load.rows * batches:
+        raise RuntimeError(f"{side} has counted {found} rows, of {batches} batches of {load.rows}")
+
+
+def _enough(starts: Mapping[int, float], load: Load) -> bool:
+    """Whether so many batches have begun; or, where they take long, three before the last one."""
+    spent_s = (max(starts.values()) - min(starts.values())) / 1000 if starts else 0.0
+    return len(starts) > load.measured + load.dropped or (len(starts) > 3 and spent_s >= ENOUGH_S)
 
 
 def _periods(starts: list[float], load: Load) -> list[float]:
-    kept = starts[load.dropped : load.dropped + load.measured + 1]
+    dropped = load.dropped if len(starts) > load.measured + load.dropped else 1
+    kept = starts[dropped : dropped + load.measured + 1]
     return [after - before for before, after in itertools.pairwise(kept)]
 
 
@@ -182,11 +181,11 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "w")  # what Spark prints must not get into it
     os.dup2(2, 1)
     progress = sys.stderr
-    rounds = int(sys.argv[1])
+    rounds, loads = int(sys.argv[1]), [load for load in LOADS if str(load.rows) in sys.argv[2:] or not sys.argv[2:]]
     session: Any = sessions.create(sessions.local_master(SLOTS), "bench-state", conf=ROCKSDB)
     times: dict[tuple[Load, Side], list[float]] = {}
     for number in range(rounds):
-        for load in LOADS:
+        for load in loads:
             for side in turned(SIDES, number):
                 folder = Path(tempfile.mkdtemp(prefix="springtide-bench-"))
                 try:

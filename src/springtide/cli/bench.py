@@ -129,8 +129,11 @@ def executors(
 @bench.command()
 @click.option("--parts", help="Some of throughput, pause and skew only, with commas.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds; sides alternate in each.")
+@click.option(
+    "--rows", type=int, help="Throughput only with batches of so many rows: 2000 or 100000, which takes minutes a round."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def state(parts: str | None, rounds: int, as_json: bool) -> None:
+def state(parts: str | None, rounds: int, rows: int | None, as_json: bool) -> None:
     """State: Spark's transformWithState and built-in aggregation beside Springtide's shards."""
     from springtide.cli.tables import state_tables
 
@@ -138,7 +141,7 @@ def state(parts: str | None, rounds: int, as_json: bool) -> None:
         from springtide.bench import state as measure
 
         chosen = [name.strip() for name in parts.split(",")] if parts else measure.PARTS
-        document = measure.measure(chosen, rounds)
+        document = measure.measure(chosen, rounds, rows)
     if as_json:
         print_json(document)
     else:

@@ -61,7 +61,15 @@ FRUGAL: Mapping[str, str] = {
 """For Python workers whose memory is limited, by ``spark.executor.pyspark.memory``."""
 
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""For masters on this machine: nothing listens to the outside."""
+"""Nothing listens to the outside."""
+
+LOCAL: Mapping[str, str] = {
+    **LOOPBACK,
+    # In 1 GB of memory a block of half a megabyte is too large for Java's usual regions, and each begins a search through all
+    # of it: 176 in 100 s of batches of 2 MB, 15 % of what the JVM computes. Other collectors do not look at this
+    "spark.driver.defaultJavaOptions": "-XX:G1HeapRegionSize=8m",
+}
+"""For masters on this machine, whose tasks run in the driver."""
 
 
 def local_master(max_slots: int) -> str:
@@ -89,7 +97,7 @@ def create(
         raise SetupError("there is a Spark session already; pass it as spark=, or stop it first")
     builder = SparkSession.builder.master(master).appName(app)
     limited = "spark.executor.pyspark.memory" in (conf or {})
-    place = LOOPBACK if master.startswith("local") else EXECUTORS
+    place = LOCAL if master.startswith("local") else EXECUTORS
     settings = {**SETTINGS, **place, **(FRUGAL if limited else {}), **(conf or {})}
     python = settings.get("spark.pyspark.python", os.environ["PYSPARK_PYTHON"])
     settings[PYTHON] = python
