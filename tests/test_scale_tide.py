@@ -20,6 +20,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
+from springtide.policy.scale import tide
 from springtide.policy.scale import tide_replay as replay
 from springtide.policy.scale.tide import BLOCKS, KEPT, Tide, _regret, _scenarios
 from springtide.sim import simulate
@@ -371,3 +372,13 @@ def test_replicas_are_given_back_though_a_change_brings_a_pause(pause_s: float) 
         if had != [10]:
             break
     assert had[0] <= 3 and number <= 2 + 32 * 2 * pause_s / 70
+
+
+@pytest.mark.parametrize("options", [{}, {"pause_s": 2.0}, {"limit": 7}])
+def test_candidates_that_are_not_played_would_not_have_been_chosen(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals = [[rate] * 10 for rate in np.exp(np.random.default_rng(1).normal(6, 1, 40)).tolist()]
+    found = run(Tide(), intervals, 2, **options)
+    monkeypatch.setattr(tide, "AT_ONCE", 10**6)
+    assert found == run(Tide(), intervals, 2, **options)

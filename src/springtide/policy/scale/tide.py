@@ -38,6 +38,7 @@ from springtide.policy.scale.demand import demand
 from springtide.policy.scale.measured import arrivals, carried, shares
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 ENSEMBLE = Ensemble(members="last, moving-average, best-fit, holt-winters")
 BLOCKS = 6
@@ -58,6 +59,8 @@ DOUBTS = (0.9, 1.0, 1.1, 1.2)
 """What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
 USUAL = 200.0
 """Intervals over which the usual number of replicas is averaged, half of it by the last so many."""
+AT_ONCE = 8
+"""Candidates that are played together; of up to 48, one or two such groups are mostly all."""
 MEMORY = 0.5
 """What the intervals before weigh in a record's cost, beside this one."""
 DEFAULT_TARGET_S = 1.0
@@ -125,17 +128,21 @@ class Tide:
         there = snapshot.there / paid if in_turns and snapshot.there else None
         held = replay.held(graph, capacity, there, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
         allowed = (replay.ROOM * target_s - latency) / length
-        parts, left = replay.late(coming * length, held * length, graph.backlog, allowed)
         price = self.late_price * usual
-        late = parts @ weights * length
         most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
-        clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
-        cost = paid * snapshot.interval_s + price * late + clearing
         likely = _median(coming[:, : past["bins"]].mean(axis=1), weights)
-        behind = (capacity < likely) & (capacity < capacity.max())  # a queue within the target is no reason to let it grow
-        cost = np.where(behind, np.inf, cost)
+        keeps_up = (capacity >= likely) | (capacity == capacity.max())  # a queue within the target is no reason to let it grow
         stays = (degrees == graph.degrees).all(axis=1)
         pause = price * (snapshot.pause_s or 0.0)
+        cost, late = np.full(len(degrees), np.inf), np.zeros(len(degrees))
+        played = np.ascontiguousarray(coming.T) * length
+        for some in _cheapest_first(paid, keeps_up):
+            if paid[some[0]] * snapshot.interval_s >= cost.min() + pause and not stays[some].any():
+                continue  # never late, they would still cost more than what was found
+            parts, left = replay.late(played, held[some] * length, graph.backlog, allowed[some])
+            late[some] = parts @ weights * length
+            clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
+            cost[some] = paid[some] * snapshot.interval_s + price * late[some] + clearing
         regret = _regret(past, graph, float(cost[stays].min() - cost.min()) if stays.any() else pause, pause)
         best = int(np.argmin(cost + (pause - regret) * ~stays))
         return _Choice([int(degree) for degree in degrees[best]], float(late[best]), regret)
@@ -257,16 +264,23 @@ def _scenarios(past: State, forecast: float, after: float, interval_s: float, st
     """[scenarios, parts] Records/s that may come, and how likely each is. Replicas that are asked for at the next interval's
     end come ``starting_s`` later, so up to then the choice of now has to do."""
     shape = np.array(past["shape"])
-    played = [doubt * shape for doubt in DOUBTS] + [np.array(interval) for interval in past["intervals"]]
+    doubts, kept = np.outer(DOUBTS, shape), np.array(past["intervals"]).reshape(-1, len(shape))
     ages = np.arange(len(past["intervals"]))[::-1]
     near = np.exp(-((np.array(past["levels"]) - math.log(max(forecast, 1e-9))) ** 2) / (2 * LEVEL**2))
     doubt = 0.5 ** (len(ages) / 4)
     weights = np.concatenate([np.full(len(DOUBTS), doubt), 0.5 ** (ages / FADES) * (0.05 + near)])
-    lines = np.array(played)
+    lines = np.concatenate([doubts, kept])
     more = round(starting_s / interval_s * len(shape))
     later = np.tile(lines, math.ceil(more / len(shape)))[:, :more] * after  # an executor may take longer than an interval
     coming = _from_now(lines, past["end"], forecast, interval_s) * forecast
     return np.concatenate([coming, later], axis=1), weights / weights.sum()
+
+
+def _cheapest_first(paid: Ints, keeps_up: npt.NDArray[np.bool_]) -> list[Ints]:
+    """The candidates that keep up, a few at a time: after the first few the others are mostly too dear to be played."""
+    those = np.flatnonzero(keeps_up)
+    order = those[np.argsort(paid[those], kind="stable")]
+    return [order[first : first + AT_ONCE] for first in range(0, len(order), AT_ONCE)]
 
 
 def _regret(past: State, graph: replay.Graph, more: float, pause: float) -> float:
