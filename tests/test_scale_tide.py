@@ -20,6 +20,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
+from springtide.policy.scale import tide
 from springtide.policy.scale import tide_replay as replay
 from springtide.policy.scale.tide import BLOCKS, KEPT, Tide, _regret, _scenarios
 from springtide.sim import simulate
@@ -317,9 +318,18 @@ def test_what_is_not_read_yet_has_come_too() -> None:
     assert "after 1,000, backlog 1,500" in request.reason
 
 
+def past(intervals: Sequence[Sequence[float]], forecast: float, end: float, unrests: Sequence[float] = ()) -> dict[str, Any]:
+    """The state after such intervals, all at the forecast's level. ``unrests``: how wrong forecasts were before; 0.1 now."""
+    before = [math.log(unrest) for unrest in unrests or [0.1] * len(intervals)]
+    return {
+        "shape": [1.0] * 6, "intervals": intervals, "levels": [math.log(forecast)] * len(intervals), "unrests": before,
+        "unrest": 0.1, "end": end,
+    }  # fmt: skip
+
+
 def test_an_executor_may_take_longer_than_an_interval() -> None:
     """Executors take 12 s and intervals are 5 s: what is asked for now is there for the last 5 of 17 s."""
-    state = {"shape": [1.0] * 5, "intervals": [], "levels": [], "end": 100.0}
+    state = {"shape": [1.0] * 5, "intervals": [], "levels": [], "unrests": [], "unrest": 0.1, "end": 100.0}
     lines, _ = _scenarios(state, 100.0, 50.0, 5.0, 12.0)
     assert lines.shape[1] == 17
     assert lines[1].tolist() == [100.0] * 5 + [50.0] * 12
@@ -328,8 +338,7 @@ def test_an_executor_may_take_longer_than_an_interval() -> None:
 def test_what_may_come_begins_at_the_rate_of_now() -> None:
     """An interval that rose from half of its forecast is played from where the stream is: (1,000 + 10) / (500 + 10) = 1.98."""
     rose = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
-    state = {"shape": [1.0] * 6, "intervals": [rose], "levels": [math.log(1_000)], "end": 1_000.0}
-    *_, coming = _scenarios(state, 1_000.0, 1_000.0, 6.0, 0.0)[0]
+    *_, coming = _scenarios(past([rose], 1_000.0, 1_000.0), 1_000.0, 1_000.0, 6.0, 0.0)[0]
     assert coming == pytest.approx([1_000 * part * (1_010 / 510) ** (1 - k / 5) for k, part in enumerate(rose)])
     assert coming[0] == pytest.approx(990.2, abs=0.1) and coming[-1] == 1_000
 
@@ -337,15 +346,13 @@ def test_what_may_come_begins_at_the_rate_of_now() -> None:
 @pytest.mark.parametrize(("end", "bend"), [(0.0, 10 / 12), (2.0, 1.0), (4.0, 14 / 12)])
 def test_few_records_tell_little_of_the_rate_of_now(end: float, bend: float) -> None:
     """2/s are forecast: whether none, two or four came in the last second, it is no reason to expect none or twice as many."""
-    state = {"shape": [1.0] * 6, "intervals": [[1.0] * 6], "levels": [math.log(2)], "end": end}
-    *_, coming = _scenarios(state, 2.0, 2.0, 6.0, 0.0)[0]
+    *_, coming = _scenarios(past([[1.0] * 6], 2.0, end), 2.0, 2.0, 6.0, 0.0)[0]
     assert coming[0] == pytest.approx(2 * bend) and coming[-1] == 2
 
 
 def test_an_interval_is_bent_by_four_at_most() -> None:
     """It began with nothing and came later: bent by all of 10,010 / 10 it would be of another world."""
-    state = {"shape": [1.0] * 6, "intervals": [[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]], "levels": [9.0], "end": 10_000.0}
-    *_, coming = _scenarios(state, 10_000.0, 10_000.0, 6.0, 0.0)[0]
+    *_, coming = _scenarios(past([[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]], 10_000.0, 10_000.0), 10_000.0, 10_000.0, 6.0, 0.0)[0]
     assert coming == pytest.approx([0, 0, *(10_000 * 4 ** (1 - k / 5) for k in range(2, 6))])
 
 
@@ -371,3 +378,44 @@ def test_replicas_are_given_back_though_a_change_brings_a_pause(pause_s: float) 
         if had != [10]:
             break
     assert had[0] <= 3 and number <= 2 + 32 * 2 * pause_s / 70
+
+
+def test_a_surprise_is_played_in_several_sizes() -> None:
+    """Four times the forecast came once: it may be twice or eight times as well, each with a third of its weight."""
+    coming, weights = _scenarios(past([[1.0] * 6, [1.0] * 5 + [4.0]], 100.0, 100.0), 100.0, 100.0, 6.0, 0.0)
+    assert coming[-3:, -1] == pytest.approx([200, 400, 800]) and coming[-4, -1] == 100
+    assert weights[-3:] == pytest.approx([weights[-1]] * 3) and weights.sum() == pytest.approx(1)
+    assert weights[-3:].sum() == pytest.approx(weights[-4] * 2 ** (1 / 160))  # it is an interval younger
+
+
+def test_no_reserve_is_kept_for_one_size_of_jumps_alone() -> None:
+    """Now and then ten times as much came. Were it always ten times, five replicas would be worth it, which are late as well,
+    but have less to catch up on; as it may be √10 times too, two or three are."""
+    jumps = np.random.default_rng(5).random(80) < 1 / 8
+    degrees = run(Tide(), [[950.0 if jump else 95.0] * 10 for jump in [*jumps, *[False] * 6]])
+    assert 2 <= degrees[-1][0] <= 3
+
+
+def test_intervals_after_as_much_unrest_as_now_count_more() -> None:
+    """Errors come in clusters. Far off an interval counts a tenth, beside what is as now: 0.1 / 1.1."""
+    _, weights = _scenarios(past([[1.0] * 6] * 2, 100.0, 100.0, [2.0e-5, 0.1]), 100.0, 100.0, 6.0, 0.0)
+    assert weights[-2] / weights[-1] == pytest.approx(0.1 / 1.1 * 0.5 ** (1 / 160))
+
+
+def test_a_state_from_before_there_was_unrest_is_gone_on_with() -> None:
+    tide, random = Tide(), np.random.default_rng(0)
+    state, _ = tide.decide(tide.initial(), seen([100.0] * 10, [1]), random)
+    state, _ = tide.decide(state, seen([100.0] * 10, [1]), random)
+    old = {name: value for name, value in state.items() if name not in ("unrest", "unrests")}
+    after, _ = tide.decide(old, seen([100.0] * 10, [1]), random)
+    assert len(after["unrests"]) == len(after["levels"]) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"pause_s": 2.0}, {"limit": 7}])
+def test_candidates_that_are_not_played_would_not_have_been_chosen(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals = [[rate] * 10 for rate in np.exp(np.random.default_rng(1).normal(6, 1, 40)).tolist()]
+    found = run(Tide(), intervals, 2, **options)
+    monkeypatch.setattr(tide, "AT_ONCE", 10**6)
+    assert found == run(Tide(), intervals, 2, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,5 +23,12 @@ def demand(arrivals: Sequence[float] | npt.NDArray[np.float64], patience_s: floa
     came = np.concatenate([[0.0], np.cumsum(np.asarray(arrivals, dtype=np.float64))])
     if len(came) < 2:
         return 0.0
-    first, last = np.triu_indices(len(came), 1)
-    return float(np.max((came[last] - came[first]) / (last - first + patience_s)))
+    first, last, lengths = _stretches(len(came))
+    return float(np.max((came[last] - came[first]) / (lengths + patience_s)))
+
+
+@lru_cache(maxsize=64)
+def _stretches(count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where they begin and end, and how long they are: to find them takes longer than all the rest."""
+    first, last = np.triu_indices(count, 1)
+    return first, last, last - first

@@ -118,15 +118,20 @@ def held(graph: Graph, capacity: Floats, there: Floats | None, starting: int, pa
 def late(coming: Floats, capacity: Floats, backlog: float, allowed: Floats) -> tuple[Floats, Floats]:
     """[candidates, scenarios] How many parts are late, and the queue that is left at the end.
 
-    A part is late when its records wait longer than the candidate's latency without a queue allows.
+    ``coming``: [parts, scenarios]. A part is late when its records wait longer than the candidate's latency without a queue
+    allows.
     """
-    queue = np.full((len(capacity), len(coming)), backlog)
+    queue = np.full((len(capacity), coming.shape[1]), backlog)
     late = np.zeros(queue.shape)
     allowed = allowed[:, None]
-    for part in range(coming.shape[1]):
+    for part, came in enumerate(coming):
         able = capacity[:, part, None]
-        after = np.maximum(0.0, queue + coming[None, :, part] - able)
-        late += (queue + after) / 2 > allowed * able
+        after = queue + came
+        after -= able
+        np.maximum(0.0, after, out=after)
+        queue += after
+        queue /= 2
+        late += queue > allowed * able
         queue = after
     return late, np.where(queue / capacity[:, -1, None] > np.maximum(allowed, 0.0), queue, 0.0)
 
