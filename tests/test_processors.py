@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import decimal
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,11 +103,83 @@ def test_wrong_aggregates_are_refused_by_name() -> None:
         keyed().aggregate()
 
 
-def test_a_sum_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    tested = machine(keyed().aggregate(x=agg.sum("fare")), tmp_path)
-    tested.run([trip("a", 1, 2**62)])
-    with pytest.raises(pa.ArrowInvalid, match="overflow"):
-        tested.run([trip("a", 1, 2**62)])
+def test_a_sum_that_does_not_fit_fails_its_key_alone(tmp_path: Path) -> None:
+    """Be it within a batch, where Arrow would tell another number, or across batches."""
+    tested = machine(keyed().aggregate(n=agg.count(), x=agg.sum("fare"), y=agg.mean("fare")), tmp_path)
+    assert tested.run([*[trip("a", 1, 2**62)] * 3, trip("b", 1, 1)]) == [{"route": "b", "n": 1, "x": 1, "y": 1.0}]
+    assert [(row["route"], str(error)) for row, error in tested.failed] == [
+        ("a", "aggregate 'x': sum('fare'): the sum does not fit int64")
+    ] * 3
+    assert [row["x"] for row in tested.run([trip("a", 1, 2**62)])] == [2**62]
+    assert sorted((row["route"], row["n"]) for row in tested.run([trip("a", 1, 2**62), trip("b", 1, 1)])) == [("b", 2)]
+    assert [row["route"] for row, _ in tested.failed] == ["a"]
+    assert [row["x"] for row in tested.run([trip("a", 1, -(2**62)), trip("a", 1, -5)])] == [-5]  # as it was, and less
+
+
+numbers = some.lists(some.one_of(some.none(), some.integers(-(2**63), 2**63 - 1), some.integers(-9, 9)), max_size=6)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some.lists(some.tuples(numbers, numbers), min_size=1, max_size=4))
+def test_sums_are_exact_or_fail(tmp_path_factory: Any, batches: list[Any]) -> None:
+    tested = machine(keyed().aggregate(x=agg.sum("fare"), mean=agg.mean("fare")), tmp_path_factory.mktemp("state"))
+    kept: dict[str, list[int]] = {"a": [], "b": []}
+    for a, b in batches:
+        rows = [trip(route, 1, fare) for route, fares in (("a", a), ("b", b)) for fare in fares]
+        told = {row["route"]: (row["x"], row["mean"]) for row in tested.run(rows)}
+        expected = {}
+        for route, came in (("a", a), ("b", b)):
+            after = kept[route] + [fare for fare in came if fare is not None]
+            if came and -(2**63) <= sum(after) < 2**63:
+                kept[route] = after
+                expected[route] = (sum(after), pytest.approx(sum(after) / len(after))) if after else (None, None)
+        assert told == expected
+        assert len(tested.failed) == sum(len(came) for route, came in (("a", a), ("b", b)) if came and route not in told)
+
+
+@dataclass(frozen=True)
+class Price:
+    item: str
+    price: decimal.Decimal | None
+
+
+def test_decimals_are_added_up_as_long_as_they_fit(tmp_path: Path) -> None:
+    stream = st.source.generate(lambda _: Price("a", None), rate=1, schema=Price).key_by("item")
+    tested = machine(stream.aggregate(x=agg.sum("price"), mean=agg.mean("price")), tmp_path)
+    cent, most = decimal.Decimal("0.01"), decimal.Decimal("9" * 20)
+    assert tested.run([{"item": "a", "price": cent}]) == [{"item": "a", "x": cent, "mean": 0.01}]
+    assert tested.run([{"item": "a", "price": None}]) == [{"item": "a", "x": cent, "mean": 0.01}]
+    assert [row["x"] for row in tested.run([{"item": "a", "price": most - 1}])] == [most - 1 + cent]
+    assert tested.run([{"item": "a", "price": most}]) == []
+    assert tested.run([{"item": "b", "price": most}, {"item": "b", "price": most}]) == []
+    assert str(tested.failed[0][1]) == "aggregate 'x': sum('price'): the sum does not fit decimal128(38, 18)"
+    with pytest.raises(TopologyError, match=r"sum\('x'\): decimal256\(50, 2\) cannot be added up; cast it to decimal128 first"):
+        wide = pa.schema([("item", pa.string()), ("x", pa.decimal256(50, 2))])
+        trips().map(lambda one: one, schema=wide, name="wide").key_by("item").aggregate(v=agg.sum("x"))
+
+
+@dataclass(frozen=True)
+class Reading:
+    place: str
+    x: float | None
+
+
+readings = some.lists(some.sampled_from([None, math.nan, -1.0, 0.5, math.inf, -math.inf]), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(readings, some.integers(0, 5))
+def test_the_least_and_the_greatest_do_not_depend_on_how_batches_are_cut(tmp_path_factory: Any, xs: Any, cut: int) -> None:
+    stream = st.source.generate(lambda _: Reading("a", 1.0), rate=1, schema=Reading).key_by("place")
+    tested = machine(stream.aggregate(least=agg.min("x"), most=agg.max("x")), tmp_path_factory.mktemp("state"))
+    rows = [{"place": "a", "x": x} for x in xs]
+    told = tested.run(rows[:cut]) + tested.run(rows[cut:])
+    known = [x for x in xs if x is not None and not math.isnan(x)]
+    if known:
+        assert (told[-1]["least"], told[-1]["most"]) == (min(known), max(known))
+    else:
+        only = None if set(xs) == {None} else pytest.approx(math.nan, nan_ok=True)
+        assert (told[-1]["least"], told[-1]["most"]) == (only, only)
 
 
 # Windows
