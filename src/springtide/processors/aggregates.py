@@ -59,7 +59,7 @@ class Aggregate:
         try:
             self.kept(offered)
         except pa.ArrowNotImplementedError:
-            raise TopologyError(f"{where}: {self}: {kind} has no {self.name}; take a column of it out with map() first") from None
+            raise TopologyError(f"{where}: {self}: {kind} has no {self.name}; take a part of it out with map()") from None
 
     def kept(self, offered: pa.Schema) -> list[pa.DataType]:
         """The types of the columns that it keeps."""
