@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import os
 from collections import Counter
@@ -134,53 +133,6 @@ def test_windows_close_late_records_go_their_own_way(spark: Any, tmp_path: Path)
         inside = [one for one in map(_ride, range(1_000)) if one.route == row["route"] and begin <= one.at < end]
         assert row["n"] == len([one for one in inside if one.fare not in late_fares]), row
     assert len(told) >= 11 * 6  # of 1,000 s, all windows but the last ones
-
-
-@dataclass(frozen=True)
-class Vague:
-    route: str
-    at: datetime.datetime | None
-    fare: int
-
-
-@dataclass(frozen=True)
-class Both:
-    route: str
-    left: int
-    right: int
-
-
-def _both(left: Vague, right: Vague) -> Both:
-    return Both(left.route, left.fare, right.fare)
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_records_without_a_time_go_to_the_dead_letters_alone(spark: Any, tmp_path: Path) -> None:
-    def vague(draw: st.Draw) -> Vague:
-        at = None if draw.index % 50 == 7 else EPOCH + datetime.timedelta(seconds=draw.index)
-        return Vague(f"r{draw.index % 3}", at, draw.index)
-
-    timed = [
-        st.source.generate(vague, rate=1e6, limit=400, name=name).watermark("at", "0s", name=f"{name}-time").key_by("route")
-        for name in ("one", "two")
-    ]
-    flows = [
-        timed[0].window("20s", n=st.agg.count(), shards=8).to(st.sink.memory("windows")),
-        timed[0].window(gap="2s", n=st.agg.count(), shards=8, name="session").to(st.sink.memory("sessions")),
-        timed[0].join(timed[1], _both, within="0s", shards=8).to(st.sink.memory("pairs")),
-    ]
-    letters = tmp_path / "letters"
-    result = go(spark, st.topology("vague", *flows, dead_letters=st.sink.files(letters, format="json")), tmp_path, max_slots=2)
-    assert result.summary["rows_failed"] == 4 * 8  # by four operators, one in 50 of 400
-    told = [json.loads(line) for path in letters.rglob("*.json") for line in path.read_text().splitlines()]
-    counts = Counter((one["operator"], "its time, 'at', is null" in one["error"]) for one in told)
-    assert counts == {(name, True): 8 for name in ("window-cut", "session-timed", "join-left", "join-right")}
-    assert {(row["left"], row["right"]) for row in result.table("pairs").to_pylist()} <= {
-        (n, n) for n in range(400) if n % 50 != 7
-    }
-    assert result.table("pairs").num_rows >= 300
-    for name, least in (("windows", 200), ("sessions", 200)):
-        assert sum(row["n"] for row in result.table(name).to_pylist()) >= least
 
 
 def _ride(n: int) -> Ride:
