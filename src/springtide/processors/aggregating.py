@@ -74,7 +74,8 @@ class Aggregating:
             kept += new
             told.append(function.tell(new))
         changed = np.ones(count, dtype=np.bool_)
-        changed[list(failed)] = False
+        if failed:
+            changed[list(failed)] = False
         closing = group.due if self.closes else np.zeros(count, dtype=np.bool_)
         if self.closes:
             ends = group.keys.column(self.closes).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
