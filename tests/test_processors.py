@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import datetime
+import decimal
+import itertools
+import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as some
 
 import springtide as st
-from springtide.errors import TopologyError
+from springtide.errors import OptionError, TopologyError
 from springtide.model.state import moment
+from springtide.processors.timed import Timed
 from springtide.processors.windows import END, START, Windows
 from state_machine import SECOND, Machine
 
@@ -101,11 +105,84 @@ def test_wrong_aggregates_are_refused_by_name() -> None:
         keyed().aggregate()
 
 
-def test_a_sum_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    tested = machine(keyed().aggregate(x=agg.sum("fare")), tmp_path)
-    tested.run([trip("a", 1, 2**62)])
-    with pytest.raises(pa.ArrowInvalid, match="overflow"):
-        tested.run([trip("a", 1, 2**62)])
+def test_a_sum_that_does_not_fit_fails_its_key_alone(tmp_path: Path) -> None:
+    """Be it within a batch, where Arrow would tell another number, or across batches."""
+    tested = machine(keyed().aggregate(n=agg.count(), x=agg.sum("fare"), y=agg.mean("fare")), tmp_path)
+    assert tested.run([*[trip("a", 1, 2**62)] * 3, trip("b", 1, 1)]) == [{"route": "b", "n": 1, "x": 1, "y": 1.0}]
+    assert [(row["route"], str(error)) for row, error in tested.failed] == [
+        ("a", "aggregate 'x': sum('fare'): the sum does not fit int64")
+    ] * 3
+    assert [row["x"] for row in tested.run([trip("a", 1, 2**62)])] == [2**62]
+    assert sorted((row["route"], row["n"]) for row in tested.run([trip("a", 1, 2**62), trip("b", 1, 1)])) == [("b", 2)]
+    assert [row["route"] for row, _ in tested.failed] == ["a"]
+    assert [row["x"] for row in tested.run([trip("a", 1, -(2**62)), trip("a", 1, -5)])] == [-5]  # as it was, and less
+
+
+numbers = some.lists(some.one_of(some.none(), some.integers(-(2**63), 2**63 - 1), some.integers(-9, 9)), max_size=6)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some.lists(some.tuples(numbers, numbers), min_size=1, max_size=4))
+def test_sums_are_exact_or_fail(tmp_path_factory: Any, batches: list[Any]) -> None:
+    tested = machine(keyed().aggregate(x=agg.sum("fare"), mean=agg.mean("fare")), tmp_path_factory.mktemp("state"))
+    kept: dict[str, list[int]] = {"a": [], "b": []}
+    for a, b in batches:
+        rows = [trip(route, 1, fare) for route, fares in (("a", a), ("b", b)) for fare in fares]
+        told = {row["route"]: (row["x"], row["mean"]) for row in tested.run(rows)}
+        expected = {}
+        for route, came in (("a", a), ("b", b)):
+            after = kept[route] + [fare for fare in came if fare is not None]
+            if came and -(2**63) <= sum(after) < 2**63:
+                kept[route] = after
+                expected[route] = (sum(after), pytest.approx(sum(after) / len(after))) if after else (None, None)
+        assert told == expected
+        assert len(tested.failed) == sum(len(came) for route, came in (("a", a), ("b", b)) if came and route not in told)
+
+
+@dataclass(frozen=True)
+class Price:
+    item: str
+    price: decimal.Decimal | None
+
+
+def test_decimals_are_added_up_as_long_as_they_fit(tmp_path: Path) -> None:
+    stream = st.source.generate(lambda _: Price("a", None), rate=1, schema=Price).key_by("item")
+    tested = machine(stream.aggregate(x=agg.sum("price"), mean=agg.mean("price")), tmp_path)
+    cent, most = decimal.Decimal("0.01"), decimal.Decimal("9" * 20)
+    assert tested.run([{"item": "a", "price": cent}]) == [{"item": "a", "x": cent, "mean": 0.01}]
+    assert tested.run([{"item": "a", "price": None}]) == [{"item": "a", "x": cent, "mean": 0.01}]
+    assert [row["x"] for row in tested.run([{"item": "a", "price": most - 1}])] == [most - 1 + cent]
+    assert tested.run([{"item": "a", "price": most}]) == []
+    assert tested.run([{"item": "b", "price": most}, {"item": "b", "price": most}]) == []
+    assert str(tested.failed[0][1]) == "aggregate 'x': sum('price'): the sum does not fit decimal128(38, 18)"
+    wide = trips().map(lambda one: one, schema=pa.schema({"item": pa.string(), "x": pa.decimal256(50, 2)}), name="wide")
+    with pytest.raises(TopologyError, match=r"sum\('x'\): decimal256\(50, 2\) cannot be added up; cast it to decimal128 first"):
+        wide.key_by("item").aggregate(v=agg.sum("x"))
+
+
+@dataclass(frozen=True)
+class Reading:
+    place: str
+    x: float | None
+
+
+readings = some.lists(some.sampled_from([None, math.nan, -1.0, 0.5, math.inf, -math.inf]), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(readings, some.integers(0, 5))
+@example([math.nan, 1.0], 1)
+def test_the_least_and_the_greatest_do_not_depend_on_how_batches_are_cut(tmp_path_factory: Any, xs: Any, cut: int) -> None:
+    stream = st.source.generate(lambda _: Reading("a", 1.0), rate=1, schema=Reading).key_by("place")
+    tested = machine(stream.aggregate(least=agg.min("x"), most=agg.max("x")), tmp_path_factory.mktemp("state"))
+    rows = [{"place": "a", "x": x} for x in xs]
+    told = tested.run(rows[:cut]) + tested.run(rows[cut:])
+    known = [x for x in xs if x is not None and not math.isnan(x)]
+    if known:
+        assert (told[-1]["least"], told[-1]["most"]) == (min(known), max(known))
+    else:
+        only = None if set(xs) == {None} else pytest.approx(math.nan, nan_ok=True)
+        assert (told[-1]["least"], told[-1]["most"]) == (only, only)
 
 
 # Windows
@@ -156,6 +233,97 @@ def test_sessions_end_after_the_gap_and_grow_together(tmp_path: Path) -> None:
     assert tested.catalog.keys == 0
 
 
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some.lists(some.integers(0, 30), min_size=1, max_size=8), some.sets(some.integers(1, 7)))
+def test_sessions_do_not_depend_on_how_batches_are_cut(tmp_path_factory: Any, times: list[int], cuts: set[int]) -> None:
+    """Also where a record comes just when a session ends: it begins another. Times ascend, so that nothing is late."""
+    times = sorted(times)
+    tested = machine(keyed().window(gap="5s", n=agg.count(), first=agg.first("fare")), tmp_path_factory.mktemp("state"))
+    ends = [0, *sorted(cut for cut in cuts if cut < len(times)), len(times)]
+    told, mark = [], None
+    for begin, end in itertools.pairwise(ends):
+        told += tested.run([trip("a", at, number) for number, at in enumerate(times) if begin <= number < end], mark)
+        mark = times[end - 1] * SECOND
+    told += tested.run([], 99 * SECOND)
+    starts = [0, *(i for i in range(1, len(times)) if times[i] - times[i - 1] >= 5), len(times)]
+    expected = [(times[i], times[j - 1] + 5, j - i, i) for i, j in itertools.pairwise(starts)]
+    assert [(r[START].timestamp(), r[END].timestamp(), r["n"], r["first"]) for r in told] == expected
+
+
+def test_of_sessions_that_become_one_the_earlier_is_first(tmp_path: Path) -> None:
+    tested = machine(keyed().window(gap="5s", first=agg.first("fare"), last=agg.last("fare")), tmp_path)
+    tested.run([trip("a", 8, 2), trip("a", 0, 1), trip("a", 4, 3), trip("b", 0, 1), trip("b", 8, 2), trip("b", 4, 3)])
+    told = tested.run([], 99 * SECOND)
+    assert sorted((row["route"], row["first"], row["last"]) for row in told) == [("a", 1, 3), ("b", 1, 3)]
+
+
+def test_a_session_whose_sum_does_not_fit_fails_alone(tmp_path: Path) -> None:
+    tested = machine(keyed().window(gap="5s", x=agg.sum("fare")), tmp_path)
+    tested.run([trip("a", 1, 2**62), trip("a", 2, 2**62), trip("b", 1, 1)])
+    assert {str(error) for _, error in tested.failed} == {"aggregate 'x': sum('fare'): the sum does not fit int64"}
+    assert [row["route"] for row in tested.run([], 99 * SECOND)] == ["b"]
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    size: float
+
+
+@dataclass(frozen=True)
+class Nested:
+    route: str | None
+    at: datetime.datetime | None
+    part: Part | None
+    tags: dict[str, int]
+    n: float
+
+
+def nested(name: str = "nested") -> st.KeyedStream:
+    made = st.source.generate(lambda draw: Nested("a", draw.created, None, {}, 1.0), rate=1, schema=Nested, name=name)
+    return made.watermark("at", "0s", name=f"{name}-watermark").key_by("route")
+
+
+def part(at_s: float, n: float = 1.0, name: str = "x", route: str | None = "a") -> dict[str, Any]:
+    return {"route": route, "at": moment(round(at_s * SECOND)), "part": {"name": name, "size": 1.0}, "tags": {"k": 1}, "n": n}
+
+
+def test_sessions_of_records_in_which_others_are(tmp_path: Path) -> None:
+    tested = machine(nested().window(gap="5s", n=agg.count(), total=agg.sum("n")), tmp_path)
+    tested.run([part(1, 2.0), part(2, 3.0)])
+    assert tested.failed == []
+    assert [(row["n"], row["total"]) for row in tested.run([], 99 * SECOND)] == [(2, 5.0)]
+
+
+@dataclass(frozen=True)
+class Gap:
+    route: str
+    at: datetime.datetime | None
+    fare: int
+
+
+def gaps() -> st.KeyedStream:
+    made = st.source.generate(lambda draw: Gap("a", draw.created, 1), rate=1, schema=Gap, name="gaps")
+    return made.watermark("at", "0s").key_by("route")
+
+
+def test_records_without_a_time_are_told_of_and_the_others_go_on() -> None:
+    times = pa.array([None, 3 * SECOND], pa.timestamp("us", "UTC"))
+    rows = pa.record_batch({"route": ["a", "b"], "at": times, "fare": [1, 2]})
+    other = trips("others").watermark("at", name="other-watermark").key_by("route")
+    for stream, name in (
+        (gaps().window("10s", n=agg.count()), "window-cut"),
+        (gaps().window(gap="10s", n=agg.count()), "window-timed"),
+        (gaps().join(other, paired, within="5s"), "join-left"),
+    ):
+        function = stream.to(st.sink.discard()).named("t")[name].function
+        assert isinstance(function, Timed)
+        assert function(rows)["route"].to_pylist() == ["b"]
+        assert function.untimed(rows).to_pylist() == rows.slice(0, 1).to_pylist()
+        assert "its time, 'at', is null" in str(function.fault)
+    assert "window-timed" not in keyed().window(gap="1s", n=agg.count()).to(st.sink.discard()).named("t").by_name
+
+
 def test_columns_are_not_there_twice() -> None:
     windows = keyed().window("1m", n=agg.count())
     with pytest.raises(TopologyError, match="window: it adds a column 'window_end', and there is one already; rename that"):
@@ -175,6 +343,55 @@ def test_windows_need_a_time_and_one_kind() -> None:
     for wrong in ({}, {"length": "1s", "gap": "1s"}, {"slide": "1s"}):
         with pytest.raises(TopologyError, match="give a length, with slide="):
             keyed().window(**wrong, n=agg.count())
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"length": "0s"}, "length='0s' is not allowed; give more than 0 s, such as '10s'"),
+        ({"length": "10s", "slide": 0}, "slide=0 is not allowed"),
+        ({"gap": "0s"}, "gap='0s' is not allowed"),
+        ({"length": "10s", "time": "nope"}, "'nope' is not there; there are: route, at, fare"),
+        ({"gap": "10s", "time": "route"}, "its time is a column of datetimes, or of microseconds; 'route' is string"),
+    ]
+    for wrong, message in refused:
+        with pytest.raises(TopologyError, match=f"window: .*{message}"):
+            keyed().window(**wrong, n=agg.count())
+
+
+def test_windows_and_timers_that_could_never_come_are_refused() -> None:
+    bare, timed = trips("bare"), trips("timed").watermark("at", "0s")
+    message = r"window: no watermark comes from 'bare', so that no window would ever end; write \.watermark\(column, delay\)"
+    for stream in (bare, timed.union(bare), bare.union(timed)):
+        for kind in ({"length": "10s"}, {"gap": "10s"}):
+            with pytest.raises(TopologyError, match=message):
+                stream.key_by("route").window(**kind, time="at", n=agg.count())
+    for stream in (timed.union(bare), bare.union(timed)):
+        with pytest.raises(TopologyError, match=message):
+            stream.key_by("route").window("10s", n=agg.count())
+        with pytest.raises(TopologyError, match="operator 'reminders': no watermark comes from 'bare', so that no timer"):
+            stream.key_by("route").stateful(Reminders)
+        with pytest.raises(TopologyError, match="join: no watermark comes from 'bare'"):
+            keyed().join(stream.key_by("route"), paired, within="5s")
+        stream.key_by("route").count()
+    both = timed.union(bare.watermark("at", name="too"))
+    both.key_by("route").window("10s", n=agg.count())
+    both.map(lambda one: one, schema=Trip, name="same").key_by("route").stateful(Reminders)
+
+
+MADE: list[Callable[[st.KeyedStream], st.Stream]] = [
+    lambda keyed: keyed.count(),
+    lambda keyed: keyed.window("1s", n=agg.count()),
+    lambda keyed: keyed.window(gap="1s", n=agg.count()),
+    lambda keyed: keyed.join(keyed, paired, within="1s"),
+]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_keys_that_are_not_there_are_told(made: Callable[[st.KeyedStream], st.Stream]) -> None:
+    with pytest.raises(TopologyError, match="key 'zz' is not among the columns of 'at-watermark': route, at, fare"):
+        made(trips().watermark("at").key_by("zz"))
+
+
+def test_options_that_are_not_there_are_told() -> None:
+    with pytest.raises(OptionError, match=r"count: unknown option 'shard'; did you mean 'shards'.* migrate, .* time, ttl"):
+        keyed().count(shard=3)
 
 
 # Others
@@ -201,6 +418,23 @@ def test_what_is_ranked_counts_as_it_was_last(tmp_path: Path) -> None:
     ranks = tested.run([trip("a", 5), trip("b", 9), trip("c", 7)])
     assert [r["route"] for r in ranks] == ["b", "c"]
     assert [r["route"] for r in tested.run([trip("b", 1)])] == ["c", "a"]  # b fell, and a, which was third, is back
+
+
+def test_what_is_ranked_may_be_a_record(tmp_path: Path) -> None:
+    tested = machine(nested().top_k(3, by="n", of="part"), tmp_path)
+    tested.run([part(1, 1.0, "x"), part(1, 2.0, "y")])
+    ranks = tested.run([part(1, 5.0, "x")])
+    assert [(r["part"]["name"], r["n"], r["rank"]) for r in ranks] == [("x", 5.0, 1), ("y", 2.0, 2)]
+    assert tested.run([part(1, 5.0, "x")]) == tested.failed == []  # nothing has changed
+    with pytest.raises(TopologyError, match=r"top_k: by='part' is struct.*, of which none is greater"):
+        nested().top_k(3, by="part")
+
+
+def test_what_is_no_number_is_ranked_last(tmp_path: Path) -> None:
+    tested = machine(nested().top_k(4, by="n"), tmp_path)
+    tested.run([part(1, 1.0), part(1, math.nan), part(1, 3.0)])
+    ranks = [row["n"] for row in tested.run([part(1, 2.0), part(1, math.nan)])]
+    assert ranks[:3] == [3.0, 2.0, 1.0] and math.isnan(ranks[3])
 
 
 @dataclass(frozen=True)
@@ -240,6 +474,42 @@ def test_a_join_has_every_pair_within_the_bound_once(tmp_path_factory: Any, batc
     lefts, rights = [c for c in came if c[2]], [c for c in came if not c[2]]
     expected = [(a[0], a[3], b[3]) for a in lefts for b in rights if a[0] == b[0] and abs(a[1] - b[1]) <= 5]
     assert sorted(told) == sorted(expected)
+
+
+def sized(left: Nested, right: Nested) -> Pair:
+    assert isinstance(left.part, Part) and isinstance(right.part, Part)
+    return Pair(str(left.route), int(left.n) * left.tags["k"], int(right.n) * right.tags["k"])
+
+
+def plainly(left: Any, right: Any) -> Pair:
+    return Pair(left["route"], int(left["n"]) * left["tags"]["k"], int(right["n"]) * right["tags"]["k"])
+
+
+@pytest.mark.parametrize("combine", [sized, plainly])
+def test_a_join_of_records_with_dicts_and_records_in_them(tmp_path: Path, combine: Any) -> None:
+    streams = [nested(name) for name in "xy"]
+    if combine is plainly:  # without a class, records are dicts
+        plain = [
+            stream._plain().map_batches(lambda rows: rows, schema=stream.schema, name=f"{i}")
+            for i, stream in enumerate(streams)
+        ]
+        streams = [stream.key_by("route") for stream in plain]
+    tested = machine(streams[0].join(streams[1], combine, within="5s"), tmp_path)
+
+    def row(side: str, n: float) -> dict[str, Any]:
+        return {"route": "a", "left": None, "right": None, side: part(1, n), "at": SECOND}
+
+    told = tested.run([row("left", 1.0), row("right", 2.0)]) + tested.run([row("right", 3.0)]) + tested.run([row("left", 4.0)])
+    assert tested.failed == []
+    assert [(one["left"], one["right"]) for one in told] == [(1, 2), (1, 3), (4, 2), (4, 3)]
+
+
+def test_nulls_match_nothing_in_a_join() -> None:
+    made = nested("x").join(nested("y"), sized, within="5s").to(st.sink.discard()).named("t")
+    for side in (made["join-left"].function, made["join-right"].function):
+        assert side is not None
+        rows = pa.RecordBatch.from_pylist([part(1, route=None), part(1)], schema=nested().schema)
+        assert side(rows)["route"].to_pylist() == ["a"]
 
 
 def test_a_join_lets_go_what_nothing_can_match(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ EPOCH = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 HALF, ALL = 500, 1_000
 BEFORE, AFTER = 8, 32
 """Shards, before the state is exported and after it was imported."""
-LONG, SLIDE, HOUR, GAP, REMIND, WITHIN = 60.0, 20.0, 300.0, 7.5, 20.0, 15.0
-"""Seconds of event time; the gap is no whole number, so that no record ever comes just when a session ends."""
+LONG, SLIDE, HOUR, GAP, REMIND, WITHIN = 60.0, 20.0, 300.0, 7.0, 20.0, 15.0
+"""Seconds of event time; the gap is a whole number, so that records come just when a session ends: they begin another."""
 DELAY = 30.0
 TTL, ALARM = 2.0, 1.5
 """Seconds by the clock: one or two batches' time."""
@@ -469,7 +469,7 @@ def gathered(batches: list[Batch]) -> Windows:
             records = sorted([one for session in opened[route] for one in session] + own, key=lambda one: one.at)
             sessions = [[records[0]]]
             for one in records[1:]:
-                if (one.at - sessions[-1][-1].at).total_seconds() <= GAP:
+                if (one.at - sessions[-1][-1].at).total_seconds() < GAP:
                     sessions[-1].append(one)
                 else:
                     sessions.append([one])
@@ -662,6 +662,8 @@ def test_sessions(told: Told, batches: list[Batch]) -> None:
         (row["route"], row["window_start"], (row["window_end"], row["n"], row["total"], row["most"])) for row in told["session"]
     ]
     assert sorted(found) == gathered(batches)
+    ends = {(row["route"], row["window_end"]) for row in told["session"]}
+    assert any((row["route"], row["window_start"]) in ends for row in told["session"])
     late = [one.number for batch in batches for one in batch.records if one not in batch.in_time()]
     assert sorted(row["number"] for row in told["session-late"]) == late != []
 

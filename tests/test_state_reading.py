@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -368,6 +368,91 @@ def test_a_migration_stays_until_nothing_is_left_to_migrate(tmp_path: Path) -> N
         "a": (1, "x"),
         "b": (2, None),
     }
+
+
+@dataclass(frozen=True)
+class Fare:
+    route: str
+    at: datetime.datetime
+    v: int
+    w: int
+    x: float
+    s: str
+
+
+def fares(of: Callable[[st.KeyedStream], st.Stream]) -> Topology:
+    made = st.source.generate(lambda draw: Fare("a", AT, 1, 1, 1.0, "a"), rate=1, schema=Fare, name="fares")
+    return of(made.watermark("at").key_by("route")).to(st.sink.discard()).named("t")
+
+
+def window(**options: Any) -> Topology:
+    return fares(lambda keyed: keyed.window(n=st.agg.count(), name="keep", **options))
+
+
+def aggregate(one: Any, **options: Any) -> Topology:
+    return fares(lambda keyed: keyed.aggregate(a=one, name="keep", **options))
+
+
+def top(**options: Any) -> Topology:
+    return fares(lambda keyed: keyed.top_k(2, name="keep", **options))
+
+
+CHANGED = [
+    (aggregate(st.agg.sum("v")), aggregate(st.agg.max("v")), r"computes a = max\('v'\); .*has state of a = sum\('v'\)"),
+    (aggregate(st.agg.sum("v")), aggregate(st.agg.sum("w")), r"a = sum\('w'\); .*a = sum\('v'\)"),
+    (aggregate(st.agg.first("s")), aggregate(st.agg.max("s")), r"a = max\('s'\); .*a = first\('s'\)"),
+    (top(by="v"), top(by="w"), "ranked = the greatest by 'w'; .*ranked = the greatest by 'v'"),
+    (top(by="v"), top(by="v", of="s"), "ranked = the greatest by 'v', of 's'; .*ranked = the greatest by 'v'"),
+    (
+        window(length="10s"),
+        window(length="20s"),
+        "its windows = 20 s every 20 s by 'at'; .*its windows = 10 s every 10 s by 'at'",
+    ),
+    (window(length="10s"), window(length="10s", slide="5s"), "its windows = 10 s every 5 s"),
+    (window(gap="10s"), window(gap="5s"), "its windows = sessions with a gap of 5 s by 'at'; .* gap of 10 s"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "message"), CHANGED)
+def test_what_a_ready_operator_computes_is_part_of_its_declaration(
+    tmp_path: Path, before: Topology, after: Topology, message: str
+) -> None:
+    begun(tmp_path / "new", before)
+    begun(tmp_path / "new", after)  # there is no state of the other
+    case = Case(tmp_path / "c", before)
+    row = {"route": "a", "at": AT, "v": 1, "w": 1, "x": 1.0, "s": "a", "window_start": AT, "window_end": AT}
+    case.machine.run([{name: row[name] for name in case.machine.kept.input.names}])
+    case.commit()
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=message):
+            begun(case.root, after)
+    begun(case.root, before)
+    stored = case.checkpoint.recall("state")
+    assert stored is not None
+    del stored["declared"]["keep"]["computes"]  # as it was written before
+    case.checkpoint.remember("state", stored)
+    begun(case.root, before)
+    with pytest.raises(CheckpointError, match=message):
+        begun(case.root, after)
+
+
+def test_a_root_is_made_of_the_state_of_a_variance(tmp_path: Path) -> None:
+    case = Case(tmp_path / "c", aggregate(st.agg.variance("x")))
+    case.machine.run([{"route": "a", "at": AT, "v": 1, "w": 1, "x": 1.0, "s": "a"}])
+    case.commit()
+    begun(case.root, aggregate(st.agg.stddev("x")))
+
+
+def test_a_migration_does_not_make_a_mean_that_of_another_column(tmp_path: Path) -> None:
+    """State of the same variables is not migrated, whichever ones were between."""
+    case = Case(tmp_path / "c", aggregate(st.agg.mean("v")))
+    case.machine.run([{"route": "a", "at": AT, "v": 1, "w": 1, "x": 1.0, "s": "a"}])
+    case.commit()
+    begun(case.root, aggregate(st.agg.variance("v"), migrate=dict))
+    for options in ({}, {"migrate": dict}):
+        with pytest.raises(CheckpointError, match=r"a = mean\('w'\); .*a = mean\('v'\)"):
+            begun(case.root, aggregate(st.agg.mean("w"), **options))
+    begun(case.root, aggregate(st.agg.mean("v")))
 
 
 def test_imported_state_is_of_a_declaration_too(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from springtide.policy.group import Grouping, Route, Share, Table
 from springtide.policy.group.hash import Hash
 from springtide.policy.group.round_robin import RoundRobin
 from springtide.policy.group.shards import OWNER, Shards
+from springtide.processors.timed import Timed
 
 pytest.importorskip("pyspark")  # blocks, programs and workers are in the package that needs it
 
@@ -475,6 +476,29 @@ def test_a_batch_that_fails_takes_all_its_records_to_the_dead_letters(function: 
     assert [json.loads(letter["record"])["n"] for letter in letters] == [1, 2, 3]
     assert words in letters[0]["error"]
     assert ran.reports[0]["tallies"]["work"]["failures"] == 3
+
+
+@dataclass(frozen=True)
+class Maybe:
+    n: int
+    k: str | None
+
+
+def maybe(one: Item) -> Maybe:
+    return Maybe(one.n, None if one.n == 2 else one.k)
+
+
+def test_records_without_a_time_go_to_the_dead_letters_alone() -> None:
+    ran = fed(one_stage(lambda s: s.map(maybe).map_batches(Timed("k"), name="work")), *ITEMS)
+    assert [row["n"] for row in ran.captured.records("sink")] == [1, 3]
+    (letter,) = ran.captured.records("")
+    assert (letter["operator"], json.loads(letter["record"])) == ("work", {"n": 2, "k": None})
+    assert letter["error"].startswith("ValueError: its time, 'k', is null")
+    tally = ran.reports[0]["tallies"]["work"]
+    assert (tally["rows_in"], tally["rows_out"], tally["failures"]) == (3, 2, 1)
+    assert sum(report["dead"] for report in ran.reports) == 1
+    (report,) = fed(one_stage(lambda s: s.map(maybe).map_batches(Timed("k"), name="work", on_error="stop")), *ITEMS).reports
+    assert report["stopped"]["operator"] == "work"
 
 
 class Unspeakable(Exception):

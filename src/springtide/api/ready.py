@@ -17,6 +17,7 @@ from springtide.processors.aggregating import Aggregating
 from springtide.processors.deduplicate import Deduplicate
 from springtide.processors.join import AT, LEFT, RIGHT, Side, joining, united
 from springtide.processors.sessions import sessions
+from springtide.processors.timed import Timed
 from springtide.processors.top_k import RANK, ranked, top_k
 from springtide.processors.windows import END, MOMENT, START, Windows
 
@@ -28,6 +29,14 @@ def _us(duration: str | float, what: str) -> int:
     return round(seconds(duration, what) * 1e6)
 
 
+def _span_us(where: str, duration: str | float, what: str) -> int:
+    """A duration that cannot be nothing."""
+    span = _us(duration, what)
+    if span < 1:
+        raise TopologyError(f"{where}: {what}={duration!r} is not allowed; give more than 0 s, such as '10s'")
+    return span
+
+
 class Ready:
     """What a keyed stream can do without a processor of one's own. Options are those of ``stateful``."""
 
@@ -35,6 +44,8 @@ class Ready:
     schema: pa.Schema
     stateful: Callable[..., StatefulStream]
     _event_time: Callable[[], str | None]
+    _untimed: Callable[[], list[str]]
+    _is_timed: Callable[[], bool]
 
     def count(self, **options: Any) -> StatefulStream:
         """How many records each key has had, told whenever more came: the key, and ``count``."""
@@ -46,6 +57,7 @@ class Ready:
         What is no aggregate is an option of the operator.
         """
         functions, options = _parted("aggregate", named)
+        _check_key(self, options.get("name", "aggregate"))
         function = Aggregating(functions, self.schema, self._key)
         return self.stateful(function, schema=function.output, **{"name": "aggregate", **options})
 
@@ -60,18 +72,24 @@ class Ready:
         """
         functions, options = _parted("window", named)
         options.setdefault("name", "window")
+        _check_key(self, options["name"])
         column = time or self._event_time()
+        if column is None and not self._is_timed():
+            raise TopologyError("window: by which time? Write .watermark(column, delay) before key_by()")
+        _check_timed("window", self, "no window would ever end")
         if column is None:
-            raise TopologyError("window: by which time? Write .watermark(column, delay) before key_by(), or give time=column")
+            raise TopologyError("window: by which time? That of the watermark is no column here; give time=column")
         if (length is None) == (gap is None) or (slide is not None and length is None):
             raise TopologyError("window: give a length, with slide= for windows that overlap, or gap= for sessions")
+        _check_time("window", column, self.schema)
         _check_free("window", (START, END), (*self.schema.names, *functions))
         if gap is not None:
-            return _sessions(self, _us(gap, "gap"), column, functions, options)  # type: ignore[arg-type]
-        long = _us(length or 0, "length")
-        windows = Windows(column, long, _us(slide, "slide") if slide is not None else long)
+            return _sessions(self, _span_us("window", gap, "gap"), column, functions, options)
+        assert length is not None
+        long = _span_us("window", length, "length")
+        windows = Windows(column, long, _span_us("window", slide, "slide") if slide is not None else long)
         cut = windows.schema(self.schema)
-        function = Aggregating(functions, cut, (*self._key, START, END), closes=END)
+        function = Aggregating(functions, cut, (*self._key, START, END), closes=END, windows=windows.describes)
         keyed: Any = self
         named_cut = f"{options['name']}-cut"
         spread = keyed._plain().map_batches(windows, schema=cut, name=named_cut).key_by(*self._key, START, END)
@@ -88,6 +106,9 @@ class Ready:
         for column in (by, *((of,) if of is not None else ())):
             if column not in self.schema.names:
                 raise TopologyError(f"top_k: no column is named {column!r}; there are: {', '.join(self.schema.names)}")
+        kind = self.schema.field(by).type
+        if pa.types.is_nested(kind):
+            raise TopologyError(f"top_k: by={by!r} is {kind}, of which none is greater than another; give another column")
         _check_free("top_k", (RANK,), self.schema.names)
         return self.stateful(top_k(k, by, of, self.schema), schema=ranked(self.schema), **{"name": "top-k", **options})
 
@@ -107,13 +128,15 @@ class Ready:
         theirs: Any = other
         options.setdefault("name", "join")
         _check_join(mine, theirs)
+        for stream in (mine, theirs):
+            _check_key(stream, options["name"])
         rows = united(self._key, mine.schema, theirs.schema)
         made = returned(combine, schema)
         sides = []
         for stream, side in ((mine, LEFT), (theirs, RIGHT)):
-            put = Side(stream._key, stream._event_time(), side, rows)
+            put = Side(time=stream._event_time(), key=stream._key, name=side, schema=rows)
             sides.append(stream._plain().map_batches(put, schema=rows, name=f"{options['name']}-{side}"))
-        readers = [_reader(stream._node.operator.record) for stream in (mine, theirs)]
+        readers = [_Read(stream._node.operator.record, stream.schema) for stream in (mine, theirs)]
         processor = joining(_us(within, "within"), mine.schema, theirs.schema, combine, *readers)
         both = sides[0].union(sides[1], name=f"{options['name']}-union").key_by(*self._key)
         joined: StatefulStream = both.stateful(processor, schema=made[1] or made[0], time=AT, **options)
@@ -127,9 +150,11 @@ def _parted(where: str, named: dict[str, Any]) -> tuple[dict[str, Aggregate], di
     return functions, {name: one for name, one in named.items() if name not in functions}
 
 
-def _sessions(
-    stream: KeyedStream, gap_us: int, column: str, functions: dict[str, Aggregate], options: dict[str, Any]
-) -> StatefulStream:
+def _sessions(keyed: Any, gap_us: int, column: str, functions: dict[str, Aggregate], options: dict[str, Any]) -> StatefulStream:
+    stream: KeyedStream = keyed
+    if stream.schema.field(column).nullable:
+        timed = stream._plain().map_batches(Timed(column), name=f"{options['name']}-timed")
+        stream = timed.key_by(*stream._key)
     told = Aggregating(functions, stream.schema, stream._key).output
     window = [pa.field(START, MOMENT, nullable=False), pa.field(END, MOMENT, nullable=False)]
     keys = [told.field(name) for name in stream._key]
@@ -145,6 +170,28 @@ def _check_free(where: str, added: Iterable[str], there: Iterable[str]) -> None:
         raise TopologyError(f"{where}: it adds a column {twice[0]!r}, and there is one already; rename that with map() first")
 
 
+def _check_key(stream: Any, where: str) -> None:
+    for column in stream._key:
+        if column not in stream.schema.names:
+            raise TopologyError(f"operator {where!r}: key {column!r} is not among the columns of"
+                                f" {stream._node.operator.name!r}: {', '.join(stream.schema.names)}")  # fmt: skip
+
+
+def _check_time(where: str, column: str, offered: pa.Schema) -> None:
+    kind = offered.field(column).type if column in offered.names else "not there"
+    if column not in offered.names or not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
+        raise TopologyError(f"{where}: its time is a column of datetimes, or of microseconds; {column!r} is {kind}; there are:"
+                            f" {', '.join(offered.names)}")  # fmt: skip
+
+
+def _check_timed(where: str, stream: Ready, else_: str) -> None:
+    """Refuse a stream whose watermark would never be known: that of a union is the least of its inputs'."""
+    missing = stream._untimed()
+    if missing:
+        raise TopologyError(f"{where}: no watermark comes from {', '.join(map(repr, missing))}, so that {else_}; write"
+                            " .watermark(column, delay) behind that, before union() and key_by()")  # fmt: skip
+
+
 def _check_join(left: KeyedStream, right: KeyedStream) -> None:
     if not isinstance(right, Ready):
         raise TopologyError("join: the other stream needs a key too; write .key_by(columns) behind it")
@@ -152,23 +199,20 @@ def _check_join(left: KeyedStream, right: KeyedStream) -> None:
         raise TopologyError(f"join: the keys differ: {', '.join(left._key)} here, {', '.join(right._key)} there; rename one")
     _check_free("join", (LEFT, RIGHT, AT), left._key)
     for stream in (left, right):
+        if stream._is_timed():
+            _check_timed("join", stream, "what is kept for it would never be let go")
         if stream._event_time() is None:
             raise TopologyError("join: both streams need a time; write .watermark(column, delay) before key_by()")
 
 
-def _reader(record: type | None) -> Callable[[Any], Any]:
-    """A stored row as the record that it was."""
-    return _Read(record) if record is not None else _unchanged
-
-
 class _Read:
-    def __init__(self, record: type) -> None:
-        self._record, self._readers = record, schemas.field_readers(record)
+    """A stored row as the record that it was; where there was no class, as a dict."""
+
+    def __init__(self, record: type | None, schema: pa.Schema) -> None:
+        self._record = record
+        self._readers = schemas.plain_readers(schema) if record is None else schemas.readers(record, schema)
 
     def __call__(self, row: Any) -> Any:
         known = self._readers
-        return self._record(**{k: known[k](v) if k in known and v is not None else v for k, v in row.items()})
-
-
-def _unchanged(row: Any) -> Any:
-    return row
+        values = {k: known[k](v) if k in known and v is not None else v for k, v in row.items()}
+        return values if self._record is None else self._record(**values)

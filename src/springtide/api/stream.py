@@ -117,12 +117,13 @@ class Stream:
         )  # fmt: skip
         return Stream(_Node(made, (self._node,)))
 
-    def _options(self, where: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Check what was passed by name, and complete it: a limit on the tasks asks for tasks of its own."""
+    def _options(self, where: str, options: dict[str, Any], beside: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Check what was passed by name, and complete it: a limit on the tasks asks for tasks of its own. ``beside``: what else
+        the operator takes."""
         allowed = ("grouping", "by", "parallelism", "on_error")
         for given in options:
             if given not in allowed:
-                others = [option for option in (*allowed, "name", "schema") if option != given]
+                others = [option for option in (*allowed, "name", "schema", *beside) if option != given]
                 raise OptionError(f"{where}: unknown option {given!r}; {nearest(given, others)}")
         chosen = {name: value for name, value in options.items() if value is not None}
         if "parallelism" in chosen and (isinstance(chosen["parallelism"], bool) or type(chosen["parallelism"]) is not int):
@@ -184,9 +185,10 @@ class KeyedStream(Ready, Stream):
             made_of = schemas.as_schema(schema, name)
         else:
             raise TopologyError(f"stateful({processor!r}): that is no springtide.Processor; subclass it, and give that")
+        _check_timers(self, processor, name)
         kept_s = None if ttl is None else seconds(ttl, "ttl")
         spec = StateSpec(processor, shards, kept_s, time or self._event_time(), closes, migrate)
-        chosen = {**self._options(name, options), "grouping": "shards"}
+        chosen = {**self._options(name, options, ("shards", "ttl", "time", "migrate")), "grouping": "shards"}
         made = Operator(name, Kind.STATEFUL, schema=made_of[0], record=made_of[1], state=spec, **chosen)
         return StatefulStream(_Node(made, (self._node,)))
 
@@ -206,12 +208,20 @@ class KeyedStream(Ready, Stream):
             node = node.parents[0] if node.parents else None
         return None
 
-    def _options(self, where: str, options: dict[str, Any]) -> dict[str, Any]:
+    def _untimed(self) -> list[str]:
+        """The sources from which no watermark comes."""
+        return list(dict.fromkeys(one.operator.name for one in _beginnings(self._node) if one.operator.kind is Kind.SOURCE))
+
+    def _is_timed(self) -> bool:
+        """Whether a watermark comes from one of them at least."""
+        return any(one.operator.kind is Kind.WATERMARK for one in _beginnings(self._node))
+
+    def _options(self, where: str, options: dict[str, Any], beside: tuple[str, ...] = ()) -> dict[str, Any]:
         if options.get("grouping") not in (None, "hash"):
             raise TopologyError(f"{where}: grouping={options['grouping']!r} would part the records of a key; leave it out")
         if options.get("by") is not None:
             raise TopologyError(f"{where}: by={options['by']!r} has no meaning behind key_by(), whose columns it goes by")
-        return {**super()._options(where, {**options, "grouping": None}), "grouping": "hash", "key": self._key}
+        return {**super()._options(where, {**options, "grouping": None}, beside), "grouping": "hash", "key": self._key}
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,6 +292,21 @@ def _names(order: list[_Node]) -> dict[_Node, str]:
             taken.add(name)
         names[node] = name
     return names
+
+
+def _beginnings(node: _Node) -> list[_Node]:
+    """Where the time of a stream begins: at its watermarks, and at the sources that have none."""
+    if node.operator.kind is Kind.WATERMARK or not node.parents:
+        return [node]
+    return [one for parent in node.parents for one in _beginnings(parent)]
+
+
+def _check_timers(stream: KeyedStream, processor: object, where: str) -> None:
+    """Refuse timers by a watermark that would never be known. Where there is none at all, they may go by the clock."""
+    if isinstance(processor, Processor) and processor.on_timer is not None and stream._is_timed() and stream._untimed():
+        raise TopologyError(f"operator {where!r}: no watermark comes from {', '.join(map(repr, stream._untimed()))}, so that no"
+                            " timer would come by those of the others; write .watermark(column, delay) behind that, before"
+                            " union()")  # fmt: skip
 
 
 def _columns(where: str, given: object) -> tuple[str, ...]:

@@ -155,8 +155,13 @@ def readers(record: type, schema: pa.Schema) -> dict[str, Reader]:
 
     Made on the driver: a worker cannot resolve the annotations of a class that came to it by value.
     """
+    return plain_readers(schema) | field_readers(record)
+
+
+def plain_readers(schema: pa.Schema) -> dict[str, Reader]:
+    """The same where no class tells of the fields. What was read already is left as it is: a dict stays one."""
     plain = {field.name: _arrow_reader(field.type) for field in schema}
-    return {name: reader for name, reader in plain.items() if reader is not None} | field_readers(record)
+    return {name: reader for name, reader in plain.items() if reader is not None}
 
 
 def microseconds(column: pa.Array) -> pa.Array:
@@ -168,7 +173,7 @@ def microseconds(column: pa.Array) -> pa.Array:
 
 def as_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows of a batch as Python has them: a map is a dict."""
-    known = {field.name: reader for field in batch.schema if (reader := _arrow_reader(field.type)) is not None}
+    known = plain_readers(batch.schema)
     rows: list[dict[str, Any]] = batch.to_pylist()
     for row in rows:
         row.update({name: reader(row[name]) for name, reader in known.items() if row[name] is not None})
@@ -179,7 +184,7 @@ def _arrow_reader(kind: pa.DataType) -> Reader | None:
     """For a field that no annotation tells of: a map is a dict, wherever it is."""
     if pa.types.is_map(kind):
         value = _arrow_reader(kind.item_type) or _unchanged
-        return lambda pairs: {k: None if v is None else value(v) for k, v in pairs}
+        return lambda pairs: {k: None if v is None else value(v) for k, v in dict(pairs).items()}
     if pa.types.is_list(kind):
         element = _arrow_reader(kind.value_type)
         return None if element is None else lambda values: [None if v is None else element(v) for v in values]
@@ -211,7 +216,7 @@ def _reader(hint: Any) -> Reader | None:
         return None if element is None else lambda values: [None if v is None else element(v) for v in values]
     if origin is dict:
         value = _reader(args[1]) or _unchanged
-        return lambda pairs: {k: None if v is None else value(v) for k, v in pairs}
+        return lambda pairs: {k: None if v is None else value(v) for k, v in dict(pairs).items()}
     return None
 
 

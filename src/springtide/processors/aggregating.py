@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +26,7 @@ class Aggregating:
     input: pa.Schema
     key: tuple[str, ...]
     closes: str | None = None
+    windows: Mapping[str, str] = field(default_factory=dict)  # how the records were cut into them, in words
 
     def __post_init__(self) -> None:
         for name, function in self.functions.items():
@@ -37,6 +38,11 @@ class Aggregating:
     def variables(self) -> pa.Schema:
         kept = [(f"{name}.{i}", kind) for name, one in self.functions.items() for i, kind in enumerate(one.kept(self.input))]
         return pa.schema([*kept, *([(CLOSE, pa.int64())] if self.closes else [])])
+
+    @property
+    def describes(self) -> Mapping[str, str]:
+        """What the state is of, which the types of its columns do not tell."""
+        return {**{name: one.keeps for name, one in self.functions.items()}, **self.windows}
 
     @property
     def event_timer(self) -> str | None:
@@ -56,24 +62,29 @@ class Aggregating:
         count = len(group.known)
         kept: list[pa.Array] = []
         told: list[pa.Array] = []
+        failed: dict[int, Exception] = {}
         for name, function in self.functions.items():
             old = [group.old.column(f"{name}.{i}") for i in range(len(function.parts))]
+            new: Columns = old
             if group.records.num_rows:
-                new = function.merge(old, function.of(group.records, group.of, count))
-                new = [one.cast(kind.type) for one, kind in zip(new, old, strict=True)]
-            else:
-                new = old
+                new, unfit = function.after(old, function.of(group.records, group.of, count))
+                if unfit is not None:
+                    error = function.too_large(f"aggregate {name!r}", old[0].type)
+                    failed = {**dict.fromkeys(np.flatnonzero(unfit).tolist(), error), **failed}
             kept += new
             told.append(function.tell(new))
+        changed = np.ones(count, dtype=np.bool_)
+        if failed:
+            changed[list(failed)] = False
         closing = group.due if self.closes else np.zeros(count, dtype=np.bool_)
         if self.closes:
             ends = group.keys.column(self.closes).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             kept.append(ends)
-        telling = np.flatnonzero(closing) if self.closes else np.arange(count)
+        telling = np.flatnonzero(closing if self.closes else changed)
         rows = pa.RecordBatch.from_arrays([*group.keys.columns, *told], names=self.output.names)
         output = (rows if len(telling) == count else rows.take(pa.array(telling))).cast(self.output)
         new_state = pa.RecordBatch.from_arrays(kept, schema=self.variables)
-        return Step(np.ones(count, dtype=np.bool_), closing, new_state, output if output.num_rows else None)
+        return Step(changed, closing, new_state, output if output.num_rows else None, failed=tuple(failed.items()))
 
     def _nothing(self, function: Aggregate) -> Columns:
         return [pa.nulls(0, kind) for kind in function.kept(self.input)]

@@ -11,20 +11,26 @@ import pyarrow as pa
 from springtide.model.schema import microseconds
 from springtide.model.state import moment
 from springtide.processors.processor import Processor, State, Timer, list_of
+from springtide.processors.timed import Timed
 
 LEFT, RIGHT, AT = "left", "right", "at"
 
 
 @dataclass(frozen=True)
-class Side:
-    """Puts the records of one side into the rows that both have in common: the key, the time, and a column for each side."""
+class Side(Timed):
+    """Puts the records of one side into the rows that both have in common: the key, the time, and a column for each side.
+
+    As in SQL, a null is equal to nothing: a record with one in its key has no partner, and is left out.
+    """
 
     key: tuple[str, ...]
-    time: str
     name: str
     schema: pa.Schema
 
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        records = super().__call__(records)
+        for name in self.key:
+            records = records.filter(records.column(name).is_valid()) if records.column(name).null_count else records
         times = microseconds(records.column(self.time))
         own = records.to_struct_array()
         columns = [records.column(name).cast(self.schema.field(name).type) for name in self.key]

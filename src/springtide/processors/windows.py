@@ -8,13 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from springtide.model.schema import microseconds
+from springtide.processors.timed import Timed
 
 START, END = "window_start", "window_end"
+CUT = "its windows"
+"""Under what a checkpoint has how an operator cuts windows; no aggregate can be called so."""
 MOMENT = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(Timed):
     """Windows of ``length_us``, one beginning every ``slide_us``; times are microseconds since 1970.
 
     >>> rows = pa.record_batch({"at": pa.array([25], pa.int64())})
@@ -22,9 +25,12 @@ class Windows:
     20
     """
 
-    time: str
     length_us: int
     slide_us: int
+
+    @property
+    def describes(self) -> dict[str, str]:
+        return {CUT: f"{self.length_us / 1e6:g} s every {self.slide_us / 1e6:g} s by {self.time!r}"}
 
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Each record once for every window that it is in, with the window. A record without a time is in none."""

@@ -24,6 +24,7 @@ from springtide.model.topology import PASSING, Kind, OnError
 from springtide.policy.group import Route, Share, checked
 from springtide.policy.group.cost_key import variances
 from springtide.policy.group.shards import OWNER
+from springtide.processors.timed import Timed
 from springtide.spark import blocks, costs, staging
 from springtide.spark.blocks import BlockKind, Header
 from springtide.spark.chunk import Chunk, Refused
@@ -284,11 +285,14 @@ class Task:
                 raise TypeError(f"map_batches wants a pyarrow.RecordBatch back, got {type(result).__name__}")
             assert node.schema is not None
             fitted = result.select(node.schema.names).cast(node.schema)
-            return Chunk(node.schema, batch=fitted)  # which of its rows a record became is not known
         except Exception as error:  # noqa: BLE001  the batch is the unit that fails, with all its records
             for row in batch.to_pylist():
                 self._failed(node, row, error)
             return Chunk(node.schema, batch=pa.RecordBatch.from_pylist([], schema=node.schema))
+        if isinstance(node.function, Timed):
+            for row in node.function.untimed(batch).to_pylist():
+                self._failed(node, row, node.function.fault)
+        return Chunk(node.schema, batch=fitted)  # which of its rows a record became is not known
 
     def _failed(self, node: Node, record: Any, error: Exception) -> None:
         letter = dead_letter(node.name, record, error)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -49,27 +50,55 @@ def _checked(checkpoint: Checkpoint, topology: Topology, root: str) -> Mapping[s
         if known is None or known == now or known["shards"] != now["shards"]:  # other shards are refused as such
             continue
         kept = kept_of(topology, operator, root, "")
-        if kept.migrate is None:
-            _check_written(checkpoint, kept)
-        else:
+        _check_written(checkpoint, kept, _computed(known).get(_named(now)), now.get("computes"))
+        if kept.migrate is not None:
             now["migrated"] = True  # there may be state of an earlier declaration, until a start without a migration finds none
+            earlier = {named: of for named, of in _computed(known).items() if named != _named(now)}
+            now["earlier"] = [{"variables": json.loads(named), "computes": of} for named, of in earlier.items()]
     return declared
 
 
-def _check_written(checkpoint: Checkpoint, kept: Kept) -> None:
-    """Refuse state that another declaration has written: tasks would fail on it. Only the ends of files are read."""
+def _computed(known: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
+    """What state of the variables that were declared so far is of. A migration is of other variables, so that those of one
+    kind are of one thing."""
+    every = [known, *known.get("earlier", ())]
+    return {_named(one): one["computes"] for one in every if "computes" in one}
+
+
+def _named(declared: Mapping[str, Any]) -> str:
+    return json.dumps(declared["variables"])
+
+
+def _check_written(
+    checkpoint: Checkpoint, kept: Kept, was: Mapping[str, str] | None, now: Mapping[str, str] | None
+) -> None:  # fmt: skip
+    """Refuse state that another declaration has written, unless it is migrated: tasks would fail on it, or take it for what it
+    is not. ``was``, ``now``: what state of these variables is of, if that is known. Only the ends of files are read."""
+    was, now = was or {}, now or {}
+    changed = [name for name in was if name in now and was[name] != now[name]]
+    if kept.migrate is not None and not changed:
+        return
     manifest = checkpoint.last_manifest()
     stored = (checkpoint.recall("seed") or {}) if manifest is None else manifest.get("state", {})
     runs = Catalog.from_json(stored[kept.operator]).runs if kept.operator in stored else ()
     for name in (run.files[0].name for run in runs):  # one declaration has written all files of a run
         with suppress(Damage):  # a task that needs it finds and names it, and it may be mended
             (segment,) = place_of(kept.folder).segments([name])
-            if not segment.schema.equals(kept.schema):
+            if segment.schema.equals(kept.schema) and changed:
+                raise CheckpointError(
+                    f"operator {kept.operator!r} computes {_told(now, changed)}; in checkpoint {checkpoint.root} it has state"
+                    f" of {_told(was, changed)}. Change it back, or give a new checkpoint"
+                )
+            if kept.migrate is None and not segment.schema.equals(kept.schema):
                 raise CheckpointError(
                     f"operator {kept.operator!r} declares {_variables(kept.schema)}; in checkpoint {checkpoint.root} it has"
                     f" state of {_variables(segment.schema)}. Change it back, give stateful(migrate=function) while there is"
                     " such state, or give a new checkpoint"
                 )
+
+
+def _told(computes: Mapping[str, str], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} = {computes[name]}" for name in names)
 
 
 def _variables(schema: pa.Schema) -> str:
@@ -113,9 +142,15 @@ def function_of(topology: Topology, operator: Operator) -> Stateful:
 
 
 def declaration(topology: Topology, operator: Operator) -> dict[str, Any]:
-    """What a checkpoint holds an operator to: a change of the variables can be migrated, one of the shards cannot."""
+    """What a checkpoint holds an operator to: a change of the variables can be migrated, one of the shards cannot. What a ready
+    operator computes is part of it: states of a sum and of a maximum look the same."""
     assert operator.state is not None
-    return {"shards": operator.state.shards, "variables": described(function_of(topology, operator).variables)}
+    computes = getattr(operator.state.function, "describes", None)
+    return {
+        "shards": operator.state.shards,
+        "variables": described(function_of(topology, operator).variables),
+        **({"computes": dict(computes)} if isinstance(computes, Mapping) else {}),
+    }
 
 
 def declarations(topology: Topology) -> dict[str, dict[str, Any]]:
