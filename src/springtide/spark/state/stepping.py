@@ -246,7 +246,7 @@ class Stepping:
         if not len(every):
             return Outcome(None, ())
         group = Group(
-            self._keys(records, rows, heard, first), known, _part(rows, STATE), records, of[: len(one)], due,
+            self._keys(records, rows, heard, first), known, _remembered(rows, present & ~known), records, of[: len(one)], due,
             self._version.now, self._version.watermark,
         )  # fmt: skip
         begin = time.perf_counter()
@@ -330,6 +330,12 @@ def group_bytes() -> int:
     """How much state is worked on at once. Spark limits a worker's memory by ``spark.executor.pyspark.memory``."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return GROUP_BYTES if limit == resource.RLIM_INFINITY else max(1 << 20, min(GROUP_BYTES, int(limit * GROUP_SHARE)))
+
+
+def _remembered(rows: pa.RecordBatch, expired: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The variables of all keys, nulls of those that were kept for long enough: their rows are still there."""
+    old = _part(rows, STATE)
+    return old.take(pa.array(np.arange(len(expired)), mask=expired)) if expired.any() else old
 
 
 def _part(rows: pa.RecordBatch, prefix: str) -> pa.RecordBatch:
