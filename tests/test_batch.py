@@ -352,7 +352,7 @@ Traceback (most recent call last):
         (WORKER.format(raised="pyarrow.lib.ArrowInvalid: overflow"), "pyarrow.lib.ArrowInvalid: overflow"),
         (WORKER.format(raised="springtide.errors.RunError: 'a' failed"), "springtide.errors.RunError: 'a' failed"),
         (WORKER.format(raised="AssertionError"), "AssertionError"),
-        ("Traceback (most recent call last):\n  File\nPy4JError: a\n: a.OtherException: full\n\tat x", "a.OtherException: full"),
+        ("Traceback (most recent call last):\n  File\nPy4JError: \n: a.OtherException: full\n\tat x", "a.OtherException: full"),
         ("something\nelse", "something"),
         ("", "RuntimeError"),
     ],
