@@ -321,3 +321,41 @@ def test_the_lock_of_a_jvm_whose_context_stopped_is_let_go_of(
     driver.close(stop_session=False)
     assert held.count("closed") == 1
     checkpoint.release()
+
+
+WORKER = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "driver.py", line 1, in collect
+    raise Py4JJavaError(
+py4j.protocol.Py4JJavaError: An error occurred while calling o154.get.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
+Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] Thrown from the Python worker: Traceback (most recent call last):
+  File "stepping.py", line 104, in _step
+    return step(group)
+           ^^^^^^^^^^^
+pyarrow.lib.ArrowInvalid: overflow
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "worker.py", line 430, in __call__
+    task.remember(node)
+{raised}
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (WORKER.format(raised="pyarrow.lib.ArrowInvalid: overflow"), "pyarrow.lib.ArrowInvalid: overflow"),
+        (WORKER.format(raised="springtide.errors.RunError: 'a' failed"), "springtide.errors.RunError: 'a' failed"),
+        (WORKER.format(raised="AssertionError"), "AssertionError"),
+        ("Traceback (most recent call last):\n  File\nPy4JError: \n: a.OtherException: full\n\tat x", "a.OtherException: full"),
+        ("something\nelse", "something"),
+        ("", "RuntimeError"),
+    ],
+)  # fmt: skip
+def test_the_cause_of_a_failure_is_what_a_worker_raised_and_no_wrapper(text: str, cause: str) -> None:
+    assert drivers.cause_of(RuntimeError(text)) == cause

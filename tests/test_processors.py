@@ -651,7 +651,7 @@ def test_timers_outlive_a_migration(tmp_path: Path) -> None:
 
     def migrate(old: dict[str, Any]) -> dict[str, Any]:
         handed.append(old)
-        return {"count": old["seen"] * 10}
+        return {"seen": 0, "count": old["seen"] * 10}
 
     before = machine(trips().key_by("route").stateful(Reminders, name="kept"), tmp_path)
     before.run([trip("a", 5), trip("a", 10), trip("b", 10), trip("b", 4, -1)])

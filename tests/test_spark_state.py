@@ -18,7 +18,7 @@ import pytest
 import springtide as st
 from crash.job import fixed_limit
 from springtide import running
-from springtide.errors import CheckpointError
+from springtide.errors import CheckpointError, RunError
 from springtide.record.folder import RunFolder
 from springtide.spark.state.reading import held_of, reading
 
@@ -164,6 +164,20 @@ def test_a_changed_declaration_is_refused_or_migrated(spark: Any, tmp_path: Path
     go(spark, changed(migrate=lambda old: {"count": old["rides"], "fares": old["fares"]}), tmp_path)
     found = remembered(tmp_path / "checkpoint")
     assert {key: (values[0], values[1]) for key, values in found.items()} == expected(600)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_fails_in_a_worker_is_named_when_the_run_is_given_up(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class More(Totals):
+        more = st.value(int)
+
+    go(spark, totals(600), tmp_path, batches=3)
+    monkeypatch.setattr("springtide.spark.driver.GIVE_UP_AFTER", 0)
+    made = rides(600).key_by("route").stateful(More, shards=16, name="totals", migrate=lambda old: {**old, "more": old["x"]})
+    with pytest.raises(RunError, match=r"the last time with .*operator 'totals': migrate failed on .*fares: KeyError: 'x'"):
+        go(spark, made.to(st.sink.memory("out")).named("totals"), tmp_path)
 
 
 @pytest.mark.usefixtures("small_batches")

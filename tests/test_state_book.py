@@ -150,19 +150,32 @@ def test_runs_are_merged_and_what_nobody_needs_is_removed(tmp_path: Path) -> Non
     assert catalog.keys == 5
 
 
-BATCHES = some.tuples(some.sets(some.integers(0, 7), max_size=3), some.integers(1, 9), some.booleans())
+def damage(book: StateBook, folder: Path) -> None:
+    """Cut off the end of a merged file, and have it found."""
+    for run in (run for run in book.catalog("count").runs if run.before):
+        path = folder / "count" / run.files[0].name
+        path.write_bytes(path.read_bytes()[:-3])
+        assert book.mended(RuntimeError(f"state file {path} is damaged: it was cut"))
+        break
+
+
+BATCHES = some.tuples(
+    some.sets(some.integers(0, 7), max_size=3), some.integers(1, 9), some.booleans(), some.sampled_from([False, False, True])
+)
 
 
 @settings(max_examples=40)
 @given(some.lists(BATCHES, min_size=20, max_size=50))
-def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: list[tuple[set[int], int, bool]]) -> None:
-    """Of each batch: the keys that come, the seconds that pass, and whether the merge is done before the next. A key is
-    forgotten after 12 s; a merge that runs meanwhile lets it go, and it may have come again."""
+def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: list[tuple[set[int], int, bool, bool]]) -> None:
+    """Of each batch: the keys that come, the seconds that pass, whether the merge is done before the next, and whether a merged
+    file is damaged then. A key is forgotten after 12 s; a merge that runs meanwhile lets it go, and it may have come again."""
     topology = source("s").key_by("key").stateful(Count, shards=4, ttl="12s").to(st.sink.discard()).named("t")
     with tempfile.TemporaryDirectory() as folder:
         book, machine = book_of(topology, Path(folder)), Machine.of(topology, Path(folder))
         reader = Machine(replace(machine.kept, ttl_us=None))  # sees also what could be let go
-        for keys, passed, waits in batches:
+        for keys, passed, waits, damaged in batches:
+            if damaged:
+                damage(book, Path(folder))
             machine.catalog = book.catalog("count")
             machine.expiring = book.versions(machine.now)["count"]["expiring"]
             receipts, _ = machine.attempt([{"key": key, "at": datetime.datetime.now(datetime.UTC)} for key in keys], None, 2)
@@ -173,6 +186,26 @@ def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: l
         reader.catalog = book.catalog("count")
         assert reader.catalog.keys == len(reader.rows())
         book.close()
+
+
+def test_keys_that_a_merge_let_go_count_again_when_it_is_mended(tmp_path: Path) -> None:
+    topology = source("s").key_by("key").stateful(Count, shards=4, ttl="12s").to(st.sink.discard()).named("t")
+    book, machine = book_of(topology, tmp_path), Machine.of(topology, tmp_path)
+    counts, at = [], datetime.datetime.now(datetime.UTC)
+    for keys, ended in [([0, 1, 2, 3], 0), *[([0], 0)] * (FEW - 2), ([0], 100), ([0, 1], 0)]:
+        machine.now += ended * SECOND  # the last of the runs to be merged: the other keys were kept for long enough
+        machine.expiring = book.versions(machine.now)["count"]["expiring"]
+        machine.catalog = book.catalog("count")
+        receipts, _ = machine.attempt([{"key": key, "at": at} for key in keys])
+        book.committed(book.after(machine.batch, [task(receipts)]))
+        machine.batch += 1
+        for merging in book._merging.values():
+            merging.result.result()
+        counts.append(book.catalog("count").keys)
+    assert counts[-2:] == [4, 2]  # 0, and 1, which came again while the merge was running; 2 and 3 were let go
+    damage(book, tmp_path)
+    assert book.catalog("count").keys == 4
+    book.close()
 
 
 def test_a_start_sweeps_away_what_was_never_committed(tmp_path: Path) -> None:

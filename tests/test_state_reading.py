@@ -287,6 +287,71 @@ def test_a_file_that_was_changed_is_named(case: Case) -> None:
         read_rows(case.root)
 
 
+def merged(case: Case) -> Path:
+    """The file of a merge, that of a batch being newer."""
+    case.machine.merge(2)
+    case.run(Event("r1", 1, 7))
+    (run,) = (run for run in case.machine.catalog.runs if run.before)
+    return Path(case.machine.kept.folder) / run.files[0].name
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def scratched(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[300] ^= 255
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damaging", [cut, scratched, Path.unlink])
+@pytest.mark.parametrize("groups", [False, True])
+def test_what_a_damaged_file_was_merged_from_is_read_instead(
+    case: Case, tmp_path: Path, damaging: Any, groups: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = merged(case)
+    expected, key = case.state(), ("--key", "r5", "--key", "2")
+    whole, found = shown(case.root), shown(case.root, *key)
+    damaging(path)
+    if groups:
+        monkeypatch.setattr(compact, "group_bytes", lambda: 1)
+    assert by_key(read_rows(case.root)) == expected
+    assert caplog.text.count(f"state file {path} is damaged: ") == 1
+    assert caplog.text.count("; the files that it was merged from are read instead") == 1
+    assert shown(case.root) == whole
+    assert shown(case.root, *key) == found
+    assert exported(case.root, "keep", tmp_path / "x.parquet")["keys"] == len(expected)
+    assert by_key(pq.read_table(tmp_path / "x.parquet").to_pylist()) == expected
+
+
+@pytest.mark.parametrize("damaging", [cut, scratched, Path.unlink])
+def test_what_cannot_be_read_instead_is_named_too(case: Case, damaging: Any) -> None:
+    path = merged(case)
+    (run,) = (run for run in case.machine.catalog.runs if run.before)
+    other = Path(case.machine.kept.folder) / run.before[-1].files[0].name
+    cut(path)
+    damaging(other)
+    with pytest.raises(CheckpointError, match=rf"state file {other} is damaged") as error:
+        read_rows(case.root)
+    assert damaging is scratched or f"state file {path} is damaged" in str(error.value)
+
+
+def test_files_of_an_older_declaration_are_not_read_instead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    case = Case(tmp_path / "c", topology(Flat))
+    case.run(Event("a", 1, 1), Event("b", 1, 2))
+    case.machine.kept = begun(case.root, topology(Later, migrate=later))
+    case.run(Event("a", 1, 5))
+    path = merged(case)
+    scratched(path)
+    with pytest.raises(
+        CheckpointError, match=r"label, raw, at: declared otherwise .*let a run migrate them, or read single keys"
+    ):
+        read_rows(case.root)
+    assert str(path) in caplog.text
+    assert shown(case.root, "--key", "b", "--key", "1")["state"]["total"] == 2
+
+
 class Later(st.Processor):
     """``Flat``, declared otherwise."""
 
@@ -298,24 +363,28 @@ class Later(st.Processor):
         yield Told(0)
 
 
+def later(flat: dict[str, Any]) -> dict[str, Any]:
+    return {"total": flat["total"], "more": None}
+
+
 def test_variables_of_an_older_declaration_stand_beside_those_of_now(tmp_path: Path) -> None:
     class Otherwise(Later):
         total = st.value(str)
 
     case = Case(tmp_path / "c", topology(Flat, key=("day",)))
     case.run(Event("a", 1, 1), Event("a", 2, 2))
-    (operator,) = (later := topology(Later, key=("day",), migrate=dict)).stateful
-    secret = case.checkpoint.keep_state(declarations(later))
-    case.machine.kept = kept_of(later, operator, str(case.checkpoint.state_folder()), secret)
+    (operator,) = (changed := topology(Later, key=("day",), migrate=later)).stateful
+    secret = case.checkpoint.keep_state(declarations(changed))
+    case.machine.kept = kept_of(changed, operator, str(case.checkpoint.state_folder()), secret)
     case.run(Event("a", 2, 5))
     rows = {row["key.day"]: row for row in read_rows(case.root)}
     assert [rows[day]["state.total"] for day in (1, 2)] == [1, 2]
     assert [rows[day]["state.label"] for day in (1, 2)] == ['x"1', None]
     assert [rows[day]["state.more"] for day in (1, 2)] == [None, "x"]
     assert shown(case.root, "--key", 2)["state"] == {"total": 2, "more": "x"}
-    (operator,) = (later := topology(Otherwise, key=("day",), migrate=lambda old: {})).stateful
-    secret = case.checkpoint.keep_state(declarations(later))
-    case.machine.kept = kept_of(later, operator, str(case.checkpoint.state_folder()), secret)
+    (operator,) = (changed := topology(Otherwise, key=("day",), migrate=lambda old: {})).stateful
+    secret = case.checkpoint.keep_state(declarations(changed))
+    case.machine.kept = kept_of(changed, operator, str(case.checkpoint.state_folder()), secret)
     case.run(Event("a", 3, 5))
     with pytest.raises(CheckpointError, match=r"'keep': 'total' is string now, and int64 in .*let the run go on"):
         read_rows(case.root)
@@ -345,14 +414,14 @@ def test_a_declaration_counts_once_something_was_written_with_it(tmp_path: Path)
     with pytest.raises(CheckpointError, match=r"shards=8, but in checkpoint .* it has 16"):
         begun(case.root, topology(Later, shards=8))
     assert dict(held_in(case.root)["keep"].variables).keys() == {"total", "label", "raw", "at"}
-    begun(case.root, topology(Later, migrate=dict))  # and no batch is committed
+    begun(case.root, topology(Later, migrate=later))  # and no batch is committed
     begun(case.root, flat)
 
 
 def test_a_migration_stays_until_nothing_is_left_to_migrate(tmp_path: Path) -> None:
     case = Case(tmp_path / "c", topology(Flat))
     case.run(Event("a", 1, 1), Event("b", 1, 2))
-    case.machine.kept = begun(case.root, topology(Later, migrate=dict))
+    case.machine.kept = begun(case.root, topology(Later, migrate=later))
     case.run(Event("a", 1, 5))
     with pytest.raises(
         CheckpointError, match=rf"declares {LATER}; .* has state of {FLAT}.*migrate=function\) while there is such state"
@@ -466,7 +535,7 @@ def test_imported_state_is_of_a_declaration_too(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_left_to_those_who_need_it(case: Case) -> None:
     """It may be a merged one, which is mended."""
-    begun(case.root, topology(Later, migrate=dict))
+    begun(case.root, topology(Later, migrate=later))
     path = Path(case.machine.kept.folder) / case.machine.files[0]
     path.write_bytes(path.read_bytes()[:-1])
     begun(case.root, topology())

@@ -12,14 +12,24 @@ class Fares(Processor):
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime
+import decimal
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
+
 from springtide.errors import TopologyError
-from springtide.model.state import micros
+from springtide.model.columns import column
+from springtide.model.state import arrow_type, micros
+
+_FIXED = (int, float, str, bytes, datetime.date, decimal.Decimal, type(None))
+"""Types whose values cannot be changed in place."""
 
 
 class Clock(StrEnum):
@@ -53,13 +63,52 @@ class Variable:
             return dict.__class_getitem__(self.types)
         return self.types[0] | None
 
+    @cached_property
+    def takes_none(self) -> bool:
+        """Whether None is a value of it, and not what it is before anything was assigned."""
+        return self.kind == "value" and type(None) in typing.get_args(self.types[0])
+
     def initial(self) -> Any:
         """What a key has before its first record; its own, as a list may be changed in place."""
-        return copy.copy(self.default) if self.kind != "value" else self.default
+        if self.kind != "value":
+            return copy.copy(self.default)  # which is empty
+        return self.default if self._is_fixed else copy.deepcopy(self.default)
+
+    @cached_property
+    def _is_fixed(self) -> bool:
+        return _is_fixed(self.default)
+
+    def check(self, where: str) -> None:
+        """Refuse a type that is none, and a default of another type."""
+        try:
+            hint = self.hint()
+        except TypeError:
+            raise TopologyError(f"{where}: {self.types[0]!r} is no type; give the type itself, such as int") from None
+        if self.kind != "value" or self.default is None:
+            return
+        try:
+            kind, _ = arrow_type(where, hint)
+        except TopologyError:  # told when the operator is made: what the type names may be defined by then
+            return
+        try:
+            column([self.default], pa.field("default", kind), strict=True)
+        except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
+            of = getattr(self.types[0], "__name__", self.types[0])
+            raise TopologyError(
+                f"{where}: default={self.default!r} is not of the type that is declared, {of} ({error})"
+            ) from None
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value cannot be changed in place, so that all keys may have the same one."""
+    if dataclasses.is_dataclass(value) and vars(type(value))["__dataclass_params__"].frozen:
+        return all(_is_fixed(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return isinstance(value, _FIXED)
 
 
 def value(of: Any, default: Any = None) -> Any:
-    """One value of a type, ``default`` as long as nothing was assigned."""
+    """One value of a type, ``default`` as long as nothing was assigned; a default that can be changed in place is copied for
+    every key."""
     return Variable("value", (of,), default)
 
 
@@ -90,6 +139,8 @@ class Processor:
         for name in found:
             if name in RESERVED or name.startswith("_"):
                 raise TopologyError(f"{cls.__name__}.{name}: the name is Springtide's own; rename it")
+            if name in vars(cls):  # its bases were checked, maybe in another process, which could tell what their types name
+                found[name].check(f"{cls.__name__}.{name}")
         cls.declared = found
 
     def process(self, key: Any, records: list[Any], state: State) -> Iterable[Any]:
@@ -112,10 +163,17 @@ class State:
 
     def set_timer(self, at: datetime.datetime, clock: str = Clock.EVENT) -> None:
         """Call ``on_timer`` when the watermark, or the clock, has reached this time. Setting it twice is setting it once."""
-        self._timers[Clock(clock)].add(micros(at))
+        self._set(clock).add(micros(at))
 
     def cancel_timer(self, at: datetime.datetime, clock: str = Clock.EVENT) -> None:
-        self._timers[Clock(clock)].discard(micros(at))
+        self._set(clock).discard(micros(at))
+
+    def _set(self, clock: str) -> set[int]:
+        """The timers that are set by a clock."""
+        timers: dict[Clock, set[int]] = self._timers
+        if not timers:
+            raise TypeError("timers call on_timer(key, timer, state), which the processor does not have; define it")
+        return timers[Clock(clock)]
 
     def clear(self) -> None:
         """Forget this key, with its timers: what is as it was before the first record is not kept."""

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from springtide.model.columns import column
+
 Misfit = Callable[[Any, Exception], None]
 """Told of each record that does not fit the schema, with the fault."""
 
@@ -53,7 +55,7 @@ class Chunk:
         columns = [batch.column(batch.schema.get_field_index(field.name)) for field in wanted]
         make: Callable[..., Any] = cls if not any(field.kw_only for field in wanted) else _by_keyword(cls, wanted)
         try:
-            read = [_values(column, reader) for column, reader in zip(columns, readers, strict=True)]
+            read = [_values(one, reader) for one, reader in zip(columns, readers, strict=True)]
             return [make(*values) for values in zip(*read, strict=True)]
         except Exception:  # noqa: BLE001  a class is a user's code; find out which rows it refuses
             return [_read(make, readers, row) for row in batch.select([field.name for field in wanted]).to_pylist()]
@@ -94,31 +96,10 @@ class Chunk:
         return True
 
 
-def to_batch(records: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Dataclass instances or mappings as an Arrow batch of exactly this schema."""
-    columns = []
-    for field in schema:
-        values = _column(records, field)
-        if pa.types.is_integer(field.type) and any(isinstance(value, float) for value in values):
-            raise TypeError(f"field {field.name!r} is {field.type}, got a float")  # Arrow would cut the fraction off
-        column = pa.array(values, type=field.type)
-        _check_nulls(field.name, column, field)
-        columns.append(column)
+def to_batch(records: Sequence[Any], schema: pa.Schema, strict: bool = False) -> pa.RecordBatch:
+    """Dataclass instances or mappings as an Arrow batch of exactly this schema. ``strict``: as a column's values may be."""
+    columns = [column(_values_of(records, field.name), field, strict) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _check_nulls(name: str, column: pa.Array, field: pa.Field) -> None:
-    """Arrow lets a null pass where none is declared; whoever writes or reads the record next would not."""
-    if not field.nullable and column.null_count:
-        raise ValueError(f"field {name!r} is None, but {field.type} not null is declared")
-    if pa.types.is_struct(field.type):
-        there = column.drop_null().flatten()
-        for part, inner in zip(there, field.type, strict=True):
-            _check_nulls(f"{name}.{inner.name}", part, inner)
-    elif pa.types.is_list(field.type):
-        _check_nulls(f"{name}[]", column.flatten(), field.type.value_field)
-    elif pa.types.is_map(field.type):
-        _check_nulls(f"{name}[]", column.items, field.type.item_field)
 
 
 def _by_keyword(cls: type, wanted: Sequence[dataclasses.Field[Any]]) -> Callable[..., Any]:
@@ -134,26 +115,14 @@ def _read(make: Callable[..., Any], readers: Sequence[Callable[[Any], Any] | Non
         return Refused(row, error)
 
 
-def _column(records: Sequence[Any], field: pa.Field) -> list[Any]:
+def _values_of(records: Sequence[Any], name: str) -> list[Any]:
     """One field of all records, which mostly are of one class."""
     kinds = set(map(type, records))
-    reads = {kind: (operator.itemgetter if issubclass(kind, Mapping) else operator.attrgetter)(field.name) for kind in kinds}
+    reads = {kind: (operator.itemgetter if issubclass(kind, Mapping) else operator.attrgetter)(name) for kind in kinds}
     read = reads[kinds.pop()] if len(kinds) == 1 else lambda record: reads[type(record)](record)
-    values = list(map(read, records))
-    return list(map(_plain, values)) if pa.types.is_nested(field.type) else values
+    return list(map(read, records))
 
 
-def _plain(value: Any) -> Any:
-    """A value without dataclasses, which Arrow does not know."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return value
-
-
-def _values(column: pa.Array, read: Callable[[Any], Any] | None) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+def _values(stored: pa.Array, read: Callable[[Any], Any] | None) -> list[Any]:
+    values: list[Any] = stored.to_pylist()
     return values if read is None else [None if value is None else read(value) for value in values]

@@ -37,6 +37,8 @@ log = logging.getLogger("springtide.spark")
 GIVE_UP_AFTER = 3
 """Failures in a row, without a batch in between, after which a query is given up."""
 BACKOFF_S = (1.0, 2.0, 4.0)
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+"""What a traceback ends with: any exception, with whatever name."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +323,11 @@ def total_of(source: Any) -> int | None:
 
 
 def cause_of(error: Exception) -> str:
-    """The line that tells most of Spark's long messages: the last one that names an error."""
+    """The line that tells most of Spark's long messages: what a Python worker raised, or the last one that names an error."""
+    before, _, worker = str(error).rpartition("PythonException: ")
+    raised = _RAISED.findall(worker) if before else []
+    if raised:
+        return str(raised[-1][:500])  # of a chain, the last is what the others led to
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()]  # Py4J puts a colon before the error
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
     return (named or [line for line in lines if line] or [type(error).__name__])[-1 if named else 0][:500]

@@ -7,9 +7,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
@@ -17,6 +19,8 @@ from springtide.model.report import StateReport
 from springtide.model.topology import Topology
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
+from springtide.spark.state.compact import newest_by_group
+from springtide.spark.state.segment import GONE, HASH, HASH2
 from springtide.spark.state.stepping import GROUP_BYTES, Kept
 from springtide.spark.state.store import Place, place_of
 
@@ -115,7 +119,10 @@ class StateBook:
             _check_disjoint(name, own)
             if name in self._merging:
                 self._merging[name].revived += sum(receipt["revived"] for receipt in own)
+            before = self._catalogs[name]
             catalogs[name] = self._with_merged(name).after(batch, own)
+            if self._catalogs[name] is not before:  # it was mended, and the receipts tell of keys that were not there before
+                catalogs[name] = self._counted(name, catalogs[name])
         return {
             "state": {name: catalog.to_json() for name, catalog in catalogs.items()},
             "times": {name: self._times_after(name, tasks) for name in self._marks()},
@@ -191,7 +198,7 @@ class StateBook:
                 if self._is_sound(name, PurePosixPath(path).name):
                     return False  # it was away for a while, or half of it came: the batch is tried again as any other
                 self._try_earlier(name, run, path)
-                self._catalogs[name] = catalog.restored(run)
+                self._catalogs[name] = self._counted(name, catalog.restored(run))
                 self._merging.pop(name, None)
                 log.warning("state file %s is damaged; the files that it was merged from are used instead", path)
                 return True
@@ -219,6 +226,20 @@ class StateBook:
             except CheckpointError as error:
                 raise CheckpointError(f"{lost}; of the files that it was merged from, {error}. Restore one of them from a"
                                       " copy, or give a new checkpoint") from None  # fmt: skip
+
+    def _counted(self, name: str, catalog: Catalog) -> Catalog:
+        """With the number of keys that there are: those that a merge let go are there again, and some may have come anew
+        since. All state is read for it, and only where keys expire at all."""
+        if self._kept[name].ttl_us is None:
+            return catalog
+        names = [file.name for run in catalog.runs for file in run.files]
+        try:
+            newest = newest_by_group(self._places[name].segments(names), self._kept[name].shards, _identities)
+            return replace(catalog, keys=sum(rows.column(GONE).false_count for rows in newest))
+        except (
+            CheckpointError
+        ):  # another one is damaged: whoever needs it says so, and if it can be mended, keys are counted then
+            return catalog
 
     def _marks(self) -> set[str]:
         return {name for operator in self._topology.stateful for name in self._topology.watermarks(operator) or ()}
@@ -266,6 +287,11 @@ class StateBook:
         place, needed = self._places[name], self._catalogs[name].names
         found = ((file, re.match(r"\d+-(?:\d{8}-)?(\d{6})-", file)) for file in place.names() if file not in needed)
         place.remove([file for file, epoch in found if epoch is not None and int(epoch[1]) < self._epoch])
+
+
+def _identities(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """What tells keys apart, and whether they are there; the same in all declarations."""
+    return rows.select([HASH, HASH2, GONE])
 
 
 def _removed(place: Place, name: str) -> None:

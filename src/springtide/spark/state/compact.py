@@ -55,15 +55,21 @@ def newest_by_group(
     segments: Sequence[Segment], shards: int, fitted: Fit, most_bytes: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The newest row of every key over segments that are given newest first, sorted, by groups of shards."""
-    count = shards_at_once(segments, shards, most_bytes or group_bytes())
-    for first in range(0, shards, count):
-        last = min(first + count, shards) - 1
-        rows = _newest(segments, first, last, shards, fitted)
+    for first, last in groups(segments, shards, most_bytes):
+        rows = newest_within(segments, first, last, shards, fitted)
         if rows is not None:
             yield rows
 
 
-def _newest(segments: Sequence[Segment], first: int, last: int, shards: int, fitted: Fit) -> pa.RecordBatch | None:
+def groups(segments: Sequence[Segment], shards: int, most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+    """The first and the last of the shards of every group."""
+    count = shards_at_once(segments, shards, most_bytes or group_bytes())
+    for first in range(0, shards, count):
+        yield first, min(first + count, shards) - 1
+
+
+def newest_within(segments: Sequence[Segment], first: int, last: int, shards: int, fitted: Fit) -> pa.RecordBatch | None:
+    """The newest row of every key of some shards, sorted; None if there is none."""
     parts = [fitted(part) for segment in segments for part in rows_within(segment, first, last, shards)]
     if not parts:
         return None

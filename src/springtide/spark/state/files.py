@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from springtide.errors import OptionError, nearest
-from springtide.spark.chunk import _check_nulls
+from springtide.model.columns import check_nulls
 from springtide.spark.state.values import Misfit, decoder, encoder, is_bytes, is_text
 
 BLOCK = 10_000
@@ -60,7 +60,7 @@ def read(path: Path, wanted: pa.Schema, optional: Collection[str], ignored: Coll
     try:
         for rows in form[1](path, wanted, _Names(wanted, optional, ignored)):
             for field in wanted:
-                _check_nulls(field.name, rows.column(field.name), field)
+                check_nulls(field.name, rows.column(field.name), field)
             yield rows
     except (pa.ArrowException, ValueError, OSError) as error:
         raise OptionError(f"{path}: {error}") from None

@@ -94,8 +94,8 @@ def _in_order(
     blank = pa.RecordBatch.from_arrays([pa.nulls(len(missing), field.type) for field in schema], schema=schema)
     every = pa.concat_batches([*parts, blank])
     order = np.argsort(np.concatenate([*owners, missing])) if parts else np.argsort(missing)
-    rows = every.take(pa.array(order))
-    gone = rows.column(GONE).fill_null(False).to_numpy(zero_copy_only=False)
+    gone = every.column(GONE).fill_null(False).to_numpy(zero_copy_only=False)[order]
+    rows = every.take(pa.array(order, mask=gone) if gone.any() else pa.array(order))  # a row without a place is of nulls
     return rows, known & ~gone
 
 

@@ -38,8 +38,15 @@ class PerKey:
         timers = [(TIMERS[clock], pa.list_(pa.int64())) for clock in self._clocks]
         coming = [(NEXT[clock], pa.int64()) for clock in self._clocks]
         self.variables = pa.schema([*((one, kind) for one, (kind, _) in types.items()), *timers, *coming])
+        self._written = pa.schema([field.with_nullable(self._may_be_null(field.name)) for field in self.variables])
+        self._nothing = {**dict.fromkeys(self.variables.names), **{one: v.initial() for one, v in self._declared.items()}}
         self.event_timer = NEXT[Clock.EVENT] if self._clocks else None
         self.clock_timer = NEXT[Clock.PROCESSING] if self._clocks else None
+
+    def _may_be_null(self, name: str) -> bool:
+        """A variable that has a default is never None, unless None is declared: it would come back as its default."""
+        variable = self._declared.get(name)
+        return variable is None or variable.default is None or variable.takes_none
 
     def step(self, group: Group) -> Step:
         count = len(group.known)
@@ -127,7 +134,8 @@ class PerKey:
             state = kind()
             for name, variable, values in zip(self._declared, self._declared.values(), columns, strict=True):
                 old = values[i] if known else None
-                setattr(state, name, variable.initial() if old is None else old)
+                unset = old is None and not (known and variable.takes_none)
+                setattr(state, name, variable.initial() if unset else old)
             state._timers = {clock: set(timers[clock][i] or () if known else ()) for clock in self._clocks}
             state.now, state.watermark = now, watermark
             states.append(state)
@@ -159,7 +167,7 @@ class PerKey:
     def _encoded(self, states: list[Any], failed: dict[int, Exception]) -> pa.RecordBatch:
         """All states as columns. Where a value is not of the type that was declared, its key fails alone."""
         rows = [[self._row(state)] for state in states]
-        return _fitting(rows, self.variables, failed, [dict.fromkeys(self.variables.names)])
+        return _fitting(rows, self._written, failed, [self._nothing], strict=True)
 
     def _row(self, state: Any) -> dict[str, Any]:
         row = {name: getattr(state, name) for name in self._declared}
@@ -181,20 +189,20 @@ def _handle(declared: Mapping[str, Any]) -> type:
 
 
 def _fitting(
-    made: list[list[Any]], schema: pa.Schema, failed: dict[int, Exception], instead: list[Any]
-) -> pa.RecordBatch:  # fmt: skip
+    made: list[list[Any]], schema: pa.Schema, failed: dict[int, Exception], instead: list[Any], strict: bool = False
+) -> pa.RecordBatch:
     """What was made of all keys, as a schema wants it. A key that failed, or whose part does not fit, has something else."""
     for i in failed:
         made[i] = instead
     try:
-        return to_batch([one for own in made for one in own], schema)
+        return to_batch([one for own in made for one in own], schema, strict)
     except MISFITS:
         for i, own in enumerate(made):
             try:
-                to_batch(own, schema)
+                to_batch(own, schema, strict)
             except MISFITS as error:
                 failed[i], made[i] = error, instead
-        return to_batch([one for own in made for one in own], schema)
+        return to_batch([one for own in made for one in own], schema, strict)
 
 
 def _read_map(kind: pa.DataType) -> Callable[[Any], Any] | None:

@@ -2,16 +2,19 @@
 
 What is read is the state after the last committed batch: its manifest names the files. Those in a folder are held
 open from the first on, so that a merge which removes them meanwhile takes nothing away; those at a URI cannot be.
+Where a merged file is damaged, those that it was merged from are read, as a run would.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +27,18 @@ from springtide.policy.group.shards import shards_of
 from springtide.processors.aggregating import CLOSE
 from springtide.processors.processor import Clock
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.state.catalog import Catalog
-from springtide.spark.state.compact import newest_by_group
+from springtide.spark.state.catalog import Catalog, Run
+from springtide.spark.state.compact import groups, newest_within
 from springtide.spark.state.declared import folder_of, seeds_of
 from springtide.spark.state.lookup import find
 from springtide.spark.state.per_key import NEXT
-from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Looked, Segment
+from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Hashes, Looked, Segment
 from springtide.spark.state.stepping import KEY, STATE
 from springtide.spark.state.store import below, is_uri, place_of
 
+log = logging.getLogger("springtide.spark")
+
+Read = TypeVar("Read")
 SEED = "seed"
 """The document of a checkpoint with what was imported, by operator: the state that its first batch begins with."""
 DUE = {Clock.EVENT: (NEXT[Clock.EVENT], CLOSE), Clock.PROCESSING: (NEXT[Clock.PROCESSING],)}
@@ -103,12 +109,25 @@ class Pinned(Segment):
         os.close(self._file)
 
 
+class Part(NamedTuple):
+    """A run, open for reading."""
+
+    run: Run
+    segments: Sequence[Segment]
+
+
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The state of one operator after one batch, open for reading. ``segments``: the newest first."""
+    """The state of one operator after one batch, open for reading. ``parts``: the newest first."""
 
     held: Held
-    segments: Sequence[Segment]
+    parts: list[Part]
+    stack: ExitStack
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The newest first."""
+        return [segment for part in self.parts for segment in part.segments]
 
     @property
     def schema(self) -> pa.Schema:
@@ -128,10 +147,26 @@ class Reading:
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The newest row of every key that is not gone, by groups of shards: state may be larger than memory."""
         schema = self.schema
-        for rows in newest_by_group(self.segments, self.held.shards, lambda part: _widened(part, schema)):
-            living = rows.filter(pc.invert(rows.column(GONE)))
-            if living.num_rows:
+        for first, last in groups(self.segments, self.held.shards):
+            rows = self._whole(lambda: self._newest(first, last, schema))  # noqa: B023  which calls it at once
+            living = None if rows is None else rows.filter(pc.invert(rows.column(GONE)))
+            if living is not None and living.num_rows:
                 yield living
+
+    def _newest(self, first: int, last: int, schema: pa.Schema) -> pa.RecordBatch | None:
+        return newest_within(self.segments, first, last, self.held.shards, lambda part: _widened(part, schema))
+
+    def _whole(self, read: Callable[[], Read]) -> Read:
+        """What is read; anew if a merged file is found to be damaged, from what it was merged from."""
+        while True:
+            try:
+                return read()
+            except Damage as damage:
+                found = (i for i, part in enumerate(self.parts) if damage.path in {one.path for one in part.segments})
+                place = next(found, None)
+                if place is None:
+                    raise
+                self.parts[place : place + 1] = _earlier(self.held, self.parts[place].run, damage, self.stack)
 
     def key_schema(self) -> pa.Schema:
         """Of the key, as it was written; without columns if nothing was."""
@@ -142,6 +177,9 @@ class Reading:
         """The newest row of one key, as it was written; None if nothing is remembered of it."""
         one, two = (key_hashes(key, self.held.key, seed) for seed in self.held.seeds)
         (shard,) = shards_of(one, self.held.shards).tolist()
+        return self._whole(lambda: self._found(one, two, shard))
+
+    def _found(self, one: Hashes, two: Hashes, shard: int) -> pa.RecordBatch | None:
         for segment in self.segments:
             for number in segment.within(shard, shard):
                 rows = segment.read(number)
@@ -175,6 +213,13 @@ def _widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """With nulls for variables that were not declared when the rows were written."""
     if rows.schema.equals(schema):
         return rows
+    kinds = {field.name: field.type for field in schema}
+    strange = [field.name.removeprefix(STATE) for field in rows.schema if kinds.get(field.name) != field.type]
+    if strange:
+        raise CheckpointError(
+            f"{', '.join(strange)}: declared otherwise in the files that are read instead of a damaged one; let a run migrate"
+            " them, or read single keys with --key"
+        )
     blank = {field.name: pa.nulls(rows.num_rows, field.type) for field in schema if field.name not in rows.schema.names}
     columns = [blank[name] if name in blank else rows.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -184,35 +229,62 @@ def _widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def reading(checkpoint: Path, operator: str) -> Iterator[Reading]:
     """The state of an operator now. If a merge removed a file before it was opened, a newer manifest names others."""
     held = held_of(checkpoint, operator)
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         while True:
             try:
-                segments = _opened(held)
+                parts = _opened(held, stack)
             except Damage:
+                stack.close()
                 newer = held_of(checkpoint, operator)
-                if newer == held:
-                    raise
-                held = newer
-            else:
-                for segment in segments:
-                    if isinstance(segment, Pinned):
-                        stack.callback(segment.close)
-                break
-        yield Reading(held, segments)
+                if newer != held:
+                    held = newer
+                    continue
+                parts = _mended(held, stack)
+            break
+        yield Reading(held, parts, stack)
 
 
-def _opened(held: Held) -> Sequence[Segment]:
+def _opened(held: Held, stack: ExitStack) -> list[Part]:
+    """All runs. What is held open is closed with the stack."""
     names = [file.name for run in held.catalog.runs for file in run.files]
-    if is_uri(held.place):  # which cannot be held: what is removed meanwhile is named as gone
-        place = place_of(held.place)
-        place.tidy(names)
-        return place.segments(names)
-    opened: list[Pinned] = []
+    if is_uri(held.place):
+        place_of(held.place).tidy(names)
+    segments = iter(_segments(held, names, stack))
+    return [Part(run, [next(segments) for _ in run.files]) for run in held.catalog.runs]
+
+
+def _mended(held: Held, stack: ExitStack) -> list[Part]:
+    """The same, where a file is damaged: run by run."""
+    parts: list[Part] = []
+    for run in held.catalog.runs:
+        try:
+            parts += _parts(held, [run], stack)
+        except Damage as damage:
+            parts += _earlier(held, run, damage, stack)
+    return parts
+
+
+def _earlier(held: Held, run: Run, damage: Damage, stack: ExitStack) -> list[Part]:
+    """The runs that a damaged one was merged from; the damage itself if there are none, or not all are there."""
+    if not run.before:
+        raise damage
     try:
-        for name in names:
-            opened.append(Pinned(f"{held.place}/{name}"))
-    except BaseException:
-        for segment in opened:
-            segment.close()
-        raise
+        parts = _parts(held, run.before, stack)
+    except Damage as other:
+        raise CheckpointError(f"{damage}; of the files that it was merged from, {other}") from None
+    log.warning("%s; the files that it was merged from are read instead", damage)
+    return parts
+
+
+def _parts(held: Held, runs: Sequence[Run], stack: ExitStack) -> list[Part]:
+    return [Part(run, _segments(held, [file.name for file in run.files], stack)) for run in runs]
+
+
+def _segments(held: Held, names: Sequence[str], stack: ExitStack) -> Sequence[Segment]:
+    if is_uri(held.place):  # which cannot be held: what is removed meanwhile is named as gone
+        return place_of(held.place).segments(names)
+    opened = []
+    for name in names:
+        opened.append(Pinned(f"{held.place}/{name}"))
+        stack.callback(opened[-1].close)
     return opened

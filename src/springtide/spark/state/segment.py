@@ -70,6 +70,7 @@ class Damage(CheckpointError):
 
     def __init__(self, path: str, fault: str) -> None:
         super().__init__(f"state file {path} is damaged: {fault}")
+        self.path = path
 
 
 def encode(rows: pa.RecordBatch, shards: int, timers: Sequence[str | None]) -> Iterator[tuple[bytes, dict[str, Any]]]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from springtide.errors import RunError
+from springtide.errors import RunError, SpringtideError
 from springtide.model.schema import as_python, microseconds
 from springtide.model.state import Group, Stateful, Step
 from springtide.policy.group.keys import key_hashes
@@ -86,10 +86,31 @@ class Kept:
         migrated: list[dict[str, Any]] = []
         for row, gone in zip(as_python(_part(rows, STATE)), rows.column(GONE).to_pylist(), strict=True):
             own = {name: row.pop(name) for name in list(row) if name.startswith("_")}
-            migrated.append({} if gone else {**own, **self.migrate(row)})
-        new = to_batch([{name: row.get(name) for name in variables.names} for row in migrated], variables)
+            migrated.append({} if gone else {**own, **self._migrated(row)})
+        try:
+            new = to_batch([{name: row.get(name) for name in variables.names} for row in migrated], variables)
+        except Exception as error:  # whatever a user's function returned, and Arrow raises for it
+            raise RunError(f"operator {self.operator!r}: what migrate returned does not fit: {_told(error)}") from error
         own = rows.select([name for name in self.schema.names if not name.startswith(STATE)])
         return pa.RecordBatch.from_arrays([*own.columns, *new.columns], schema=self.schema)
+
+    def _migrated(self, old: dict[str, Any]) -> Mapping[str, Any]:
+        """The variables of a key as the user's function makes them: all that are declared, as what it left out would be lost,
+        and no others."""
+        assert self.migrate is not None
+        wanted = [name for name in self.function.variables.names if not name.startswith("_")]
+        given = ", ".join(old) or "none"
+        try:
+            new = self.migrate(old)
+        except Exception as error:
+            raise RunError(f"operator {self.operator!r}: migrate failed on variables {given}: {_told(error)}") from error
+        if not isinstance(new, Mapping) or set(new) != set(wanted):
+            came = ", ".join(map(str, new)) or "none" if isinstance(new, Mapping) else f"a {type(new).__name__}"
+            raise RunError(
+                f"operator {self.operator!r}: migrate is to return a dict of all variables that are declared now,"
+                f" {', '.join(wanted) or 'none'}, and no others; of {given} it made {came}"
+            )
+        return new
 
 
 @dataclass(frozen=True)
@@ -246,11 +267,11 @@ class Stepping:
         if not len(every):
             return Outcome(None, ())
         group = Group(
-            self._keys(records, rows, heard, first), known, _part(rows, STATE), records, of[: len(one)], due,
+            self._keys(records, rows, heard, first), known, _remembered(rows, present & ~known), records, of[: len(one)], due,
             self._version.now, self._version.watermark,
         )  # fmt: skip
         begin = time.perf_counter()
-        step = self._kept.function.step(group)
+        step = self._step(group)
         self._count(step, every, time.perf_counter() - begin, of[: len(one)])
         self._write(step, group, every, present, rows.column(TOUCHED))
         failed = []
@@ -258,6 +279,14 @@ class Stepping:
             own = records.filter(pa.array(group.of == key))
             failed.append((own if own.num_rows else group.keys.slice(key, 1), error))
         return Outcome(step.output, failed)
+
+    def _step(self, group: Group) -> Step:
+        try:
+            return self._kept.function.step(group)
+        except SpringtideError:
+            raise
+        except Exception as error:  # of no key alone: Spark's message would not say whose it is
+            raise RunError(f"operator {self._kept.operator!r} failed on its keys as a whole: {_told(error)}") from error
 
     def _living(self, rows: pa.RecordBatch, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Without the keys that were not written to for longer than they are to be kept."""
@@ -330,6 +359,17 @@ def group_bytes() -> int:
     """How much state is worked on at once. Spark limits a worker's memory by ``spark.executor.pyspark.memory``."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return GROUP_BYTES if limit == resource.RLIM_INFINITY else max(1 << 20, min(GROUP_BYTES, int(limit * GROUP_SHARE)))
+
+
+def _told(error: Exception) -> str:
+    """In one line, as the end of a message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _remembered(rows: pa.RecordBatch, expired: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The variables of all keys, nulls of those that were kept for long enough: their rows are still there."""
+    old = _part(rows, STATE)
+    return old.take(pa.array(np.arange(len(expired)), mask=expired)) if expired.any() else old
 
 
 def _part(rows: pa.RecordBatch, prefix: str) -> pa.RecordBatch:

@@ -1,0 +1,112 @@
+"""Python values as an Arrow column of a declared type, of which nothing is lost on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import numbers
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+_WHOLE = frozenset({int, type(None)})
+_DATES = frozenset({datetime.date, type(None)})
+
+
+def column(values: list[Any], field: pa.Field, strict: bool = False) -> pa.Array:
+    """Values, dataclasses among them, as a column of exactly this type. ``strict``: times without a zone are refused, and
+    times where a date is declared."""
+    kind = field.type
+    nested = pa.types.is_nested(kind)
+    if nested and _has_struct(kind):
+        values = list(map(_plain, values))
+    made = pa.array(values, type=kind)
+    if nested or strict or pa.types.is_integer(kind):
+        _check_whole(field.name, values, kind, strict)
+    check_nulls(field.name, made, field)
+    return made
+
+
+def _check_whole(name: str, values: list[Any], kind: pa.DataType, strict: bool) -> None:
+    """Refuse what Arrow took though it cuts something off: fractions, and, if this is strict, zones and times of day."""
+    if pa.types.is_integer(kind):
+        if not (kinds := set(map(type, values))) <= _WHOLE:
+            _refuse(
+                name, kind, [one for one in kinds if issubclass(one, numbers.Number) and not issubclass(one, numbers.Integral)]
+            )
+    elif not pa.types.is_nested(kind):
+        if strict and pa.types.is_timestamp(kind) and kind.tz is not None:
+            naive = next((at for at in values if isinstance(at, datetime.datetime) and at.tzinfo is None), None)
+            if naive is not None:
+                raise ValueError(f"field {name!r} is {kind}, and {naive} has no time zone; give one, such as datetime.UTC")
+        elif strict and pa.types.is_date(kind) and not (kinds := set(map(type, values))) <= _DATES:
+            _refuse(name, kind, [one for one in kinds if issubclass(one, datetime.datetime)])
+    elif _may_cut(kind, strict):
+        there = [value for value in values if value is not None]
+        for inner, part, inside in _inside(there, kind):
+            _check_whole(f"{name}{inner}", inside, part, strict)
+
+
+def _refuse(name: str, kind: pa.DataType, others: list[type]) -> None:
+    if others:
+        raise TypeError(f"field {name!r} is {kind}, got a {others[0].__name__}")
+
+
+def _inside(values: list[Any], kind: pa.DataType) -> list[tuple[str, pa.DataType, list[Any]]]:
+    """What nested values are made of: how it is called, its type, and all of it."""
+    if pa.types.is_struct(kind):
+        return [
+            (f".{field.name}", field.type, [one.get(field.name) if isinstance(one, Mapping) else one[i] for one in values])
+            for i, field in enumerate(kind)
+        ]
+    if pa.types.is_map(kind):
+        pairs = list(chain.from_iterable(one.items() if isinstance(one, Mapping) else one for one in values))
+        return [("[]", kind.key_type, [key for key, _ in pairs]), ("[]", kind.item_type, [value for _, value in pairs])]
+    return [("[]", kind.value_type, list(chain.from_iterable(values)))] if _is_list(kind) else []
+
+
+@functools.lru_cache(maxsize=256)
+def _may_cut(kind: pa.DataType, strict: bool) -> bool:
+    """Whether there is something inside of which Arrow would cut something off."""
+    if pa.types.is_nested(kind):
+        return any(_may_cut(kind.field(i).type, strict) for i in range(kind.num_fields))
+    return pa.types.is_integer(kind) or (strict and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)))
+
+
+@functools.lru_cache(maxsize=256)
+def _has_struct(kind: pa.DataType) -> bool:
+    if not pa.types.is_nested(kind):
+        return False
+    return pa.types.is_struct(kind) or any(_has_struct(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _plain(value: Any) -> Any:
+    """A value without dataclasses, which Arrow does not know."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return value
+
+
+def check_nulls(name: str, made: pa.Array, field: pa.Field) -> None:
+    """Arrow lets a null pass where none is declared; whoever writes or reads the record next would not."""
+    if not field.nullable and made.null_count:
+        raise ValueError(f"field {name!r} is None, but {field.type} not null is declared")
+    if pa.types.is_struct(field.type):
+        there = made.drop_null().flatten()
+        for part, inner in zip(there, field.type, strict=True):
+            check_nulls(f"{name}.{inner.name}", part, inner)
+    elif pa.types.is_list(field.type):
+        check_nulls(f"{name}[]", made.flatten(), field.type.value_field)
+    elif pa.types.is_map(field.type):
+        check_nulls(f"{name}[]", made.items, field.type.item_field)
