@@ -8,6 +8,7 @@ from typing import ClassVar
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.guard import State
+from springtide.policy.guard.shared import ROUNDING
 from springtide.policy.registry import parameter, validate
 
 
@@ -36,4 +37,4 @@ class Hysteresis:
 
     def _worth_it(self, request: Request, snapshot: Snapshot) -> bool:
         operator = snapshot.by_name.get(request.operator)
-        return operator is None or abs(request.degree - operator.degree) >= self.share * operator.degree
+        return operator is None or abs(request.degree - operator.degree) >= self.share * operator.degree - ROUNDING
