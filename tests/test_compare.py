@@ -271,6 +271,36 @@ def test_compare_draws_and_tells_where(trace: Path, tmp_path: Path) -> None:
     assert "clairvoyant" in done.stdout
 
 
+@pytest.mark.parametrize("place", ["it.pgn", "it", "file/it.png", "folder.png/it.png"])
+def test_a_plot_that_cannot_be_drawn_is_told_before_anything_is_simulated(
+    place: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.png").write_text("")
+    monkeypatch.setattr("springtide.sim.compare.compare", lambda *_, **__: pytest.fail("it was simulated"))
+    done = compared(trace, "--plot", tmp_path / place)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert str(tmp_path / place) in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "it").exists()
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_plot_that_fails_in_the_end_takes_no_result_away(
+    as_json: tuple[str, ...], trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("springtide.record.comparison.draw", full)
+    done = compared(trace, "--plot", tmp_path / "it.png", *as_json)
+    assert done.exit_code == 1
+    assert "could not be written: No space left on device" in done.stderr
+    assert "clairvoyant" in done.stdout
+
+
 @pytest.mark.parametrize("words", [
     ("--set", "static.degre=2"), ("--set", "degree=2"), ("--set", "static.degree=none"), ("--target", "fast"),
     ("--interval", "0s"), ("--max-slots", "0"), ("--starting", "-1s"),
