@@ -40,6 +40,7 @@ from springtide.policy.chosen import named, refuse_simulated
 from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
 from springtide.policy.shard import Sharder
+from springtide.policy.trial import fault_of
 from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
 from springtide.record.summary import summarise
@@ -160,7 +161,7 @@ def run(
             topology, control, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
-            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), switch=switch, shedding=shedding,
+            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy, names), switch=switch, shedding=shedding,
             keep=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
             grant=None if grant is None else named("grant", grant), sharder=sharder,
         )  # fmt: skip
@@ -245,8 +246,8 @@ def _shedding(topology: Topology, shed_after: str | float | None, queue_limit: i
     return Shedding(None if shed_after is None else seconds(shed_after, "shed_after"), queue_limit)
 
 
-def _recalled(held: Any, policy: ScalePolicy) -> Mapping[str, Any] | None:
-    """What the same policy, with the same parameters, learned in an earlier run of this checkpoint."""
+def _recalled(held: Any, policy: ScalePolicy, operators: Sequence[str]) -> Mapping[str, Any] | None:
+    """What the same policy, with the same parameters, learned in an earlier run of this checkpoint; not if it is damaged."""
     document = held.recall("policy")
     if document is None or document.get("policy") != repr(policy) or not isinstance(document.get("state"), dict):
         return None
@@ -255,6 +256,9 @@ def _recalled(held: Any, policy: ScalePolicy) -> Mapping[str, Any] | None:
 
 def _open(driver: Any, folder: RunFolder) -> None:
     """Start Spark. Whatever keeps it from starting is told in a line, with the file that has the rest."""
+    if (fault := fault_of(policy, document["state"], operators)) is not None:
+        log.warning("what policy %s learned in this checkpoint is damaged (%s); it begins anew", policy.name, fault)
+        return None
     from springtide.spark.driver import cause_of
 
     try:

@@ -91,7 +91,11 @@ def _progress() -> Iterator[Callable[[float, float], None] | None]:
 def simulation_table(summary: Mapping[str, Any]) -> RenderableType:
     """The summary for people."""
     title = f"{summary['topology']} · {summary['policy']} · {summary['grouping']} · {summary['mode']} · seed {summary['seed']}"
-    return Group(Text(title, style="bold"), facts_table(_facts(summary)))
+    parts: list[RenderableType] = [Text(title, style="bold"), facts_table(_facts(summary))]
+    if summary["policy_failures"]:
+        failed = f"{summary['policy']} failed in {summary['policy_failures']} decisions, first with {summary['policy_failure']}"
+        parts.append(Text(failed, style="red"))
+    return Group(*parts)
 
 
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -73,6 +73,7 @@ class ControlLoop:
         self._monitor: Measuring = monitor or Monitor(topology)
         self._rng = np.random.default_rng(seed)
         self._policy_state: State | None = learned
+        self._restored = learned is not None  # and not used yet
         self._keep, self._kept_at = keep, clock()
         self._shedding = shedding
         self._switch = switch or Fixed()
@@ -239,8 +240,12 @@ class ControlLoop:
             self.first_failure = self.first_failure or repr(error)
             if not self._failing:
                 log.exception("policy %s failed; the last plan stays in force", getattr(self._policy, "name", "?"))
+            self._restored = self._restored and snapshot.rate is None  # where nothing was measured, little of it is used
             self._failing = True
             return ()
+            if self._restored:
+                self._begin_anew(error)
+                return self._analyze(snapshot)
         self._failing = False
         return requests
 
@@ -250,6 +255,14 @@ class ControlLoop:
         for one in told:
             who, what, why = one["refused"]["manager"], one["refused"]["action"]["kind"], one["refused"]["reason"]
             log.info("refused: %s of %s (%s): %s", what, who, why, one["reason"])
+    def _begin_anew(self, error: Exception) -> None:
+        """What was learned before is of no use: the policy would fail on it for the whole run."""
+        name, fault = getattr(self._policy, "name", "?"), str(error).strip().rpartition("\n")[2]
+        log.warning("policy %s cannot go on from what it learned before (%s); it begins anew", name, fault or repr(error))
+        self._restored, self._policy_state = False, None
+        if isinstance(self._policy, RemotePolicy):
+            self._policy.begin_anew()
+
             self._journal.decision({**one, "at_s": round(snapshot.at, 3)})
 
     def _make_plan(
