@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import threading
@@ -29,6 +30,8 @@ from springtide.policy.batch.read_limit import ReadLimit
 from springtide.policy.grant.token_bucket import TokenBucket
 from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
+from springtide.policy.guard.cooldown import Cooldown
+from springtide.policy.guard.guarded import Guarded
 from springtide.record.folder import RunFolder
 from springtide.running import _Journal
 
@@ -102,12 +105,13 @@ class Memory:
 
 
 def loop_of(
-    policy: Any, topology: Topology | None = None, *, max_slots: int = 8, read_limit: ReadLimit | None = None
-) -> tuple[ControlLoop, Steps, Memory]:
+    policy: Any, topology: Topology | None = None, *, max_slots: int = 8, read_limit: ReadLimit | None = None,
+    trigger_s: float = 0.25, **options: Any,
+) -> tuple[ControlLoop, Steps, Memory]:  # fmt: skip
     clock, memory = Steps(), Memory()
     loop = ControlLoop(
-        topology or line(), policy, bounds=Bounds(max_slots), read_limit=read_limit, trigger_s=0.25, interval_s=1.0,
-        clock=clock, actuators=[memory], journal=memory,
+        topology or line(), policy, bounds=Bounds(max_slots), read_limit=read_limit, trigger_s=trigger_s, interval_s=1.0,
+        clock=clock, actuators=[memory], journal=memory, **options,
     )  # fmt: skip
     return loop, clock, memory
 
@@ -238,6 +242,27 @@ def test_what_managers_are_refused_is_recorded_with_its_reason() -> None:
 
 def test_no_slots_are_refused() -> None:
     with pytest.raises(OptionError, match="max_slots=0 is not allowed; it is at least 1"):
+def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(caplog: pytest.LogCaptureFixture) -> None:
+    """At 2 s four are asked for and given, at 3 s two, and then five: a rest of 3 s holds both back until 5 s."""
+    script = Scripted("first 0:1 2:4 3:2 4:5")
+    loop, clock, memory = loop_of(Guarded(script, (Cooldown(before_out=3, before_in=3),)))
+    with caplog.at_level(logging.INFO, "springtide.control"):
+        for second in range(9):
+            loop.report(batch(5, number=second))
+            cycle(loop, clock)
+    held = [entry for entry in memory.decisions if "refused" in entry]
+    assert [(entry["at_s"], entry["reason"]) for entry in held] == [
+        (3.0, "it changed 1 s ago, and rests for 3 s"), (4.0, "it changed 2 s ago, and rests for 3 s"),
+    ]  # fmt: skip
+    assert held[0]["refused"] == {
+        "guard": "cooldown", "operator": "first", "before": 4, "after": 2,
+        "reason": "at 3 s the script says 2 since 3 s, it has 4",
+    }  # fmt: skip
+    assert sum("held back by cooldown: first from 4 to" in message for message in caplog.messages) == 2
+    assert loop.current().degrees["first"] == 5
+    json.dumps(loop.learned, allow_nan=False)
+
+
         Bounds(0)
 
 

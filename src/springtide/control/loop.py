@@ -263,6 +263,16 @@ class ControlLoop:
         if isinstance(self._policy, RemotePolicy):
             self._policy.begin_anew()
 
+    def _tell_refused(self, state: State, snapshot: Snapshot) -> None:
+        """What a guard held back or the application's manager did not grant, and why: each once while it goes on."""
+        told = self._policy.refusals() if isinstance(self._policy, RemotePolicy) else refused(self._policy, state)
+        for one in told:
+            wish = one["refused"]
+            if "guard" in wish:
+                change = f"{wish['operator']} from {wish['before']} to {wish['after']}" if wish["operator"] else "a move"
+                log.info("held back by %s: %s (%s): %s", wish["guard"], change, wish["reason"], one["reason"])
+            else:
+                log.info("refused: %s of %s (%s): %s", wish["action"]["kind"], wish["manager"], wish["reason"], one["reason"])
             self._journal.decision({**one, "at_s": round(snapshot.at, 3)})
 
     def _make_plan(

@@ -146,7 +146,7 @@ class RemotePolicy:
             self._state, self._rng, self._anew = self._policy.initial(), None, True
 
     def refusals(self) -> list[Mapping[str, Any]]:
-        """What managers were newly refused since the last call: ``{"refused": the proposal, "reason": …}`` each."""
+        """What guards and managers newly refused since the last call: ``{"refused": the proposal, "reason": …}`` each."""
         with self._changed:
             found = list(self._refusals)
             self._refusals.clear()
