@@ -237,6 +237,11 @@ def _shedding(topology: Topology, shed_after: str | float | None, queue_limit: i
     if shed_after is None and queue_limit is None:
         return None
     for source in topology.sources:
+        if queue_limit is not None and not isinstance(source.source, GenerateSource):
+            raise OptionError(
+                f"queue_limit={queue_limit}: source {source.name!r} does not say how many records wait, only generated ones do;"
+                " give shed_after instead, the age that records may have"
+            )
         if getattr(source.source, "created", None) is None and not isinstance(source.source, GenerateSource):
             raise OptionError(
                 f"source {source.name!r} does not say when records were created, so none is too old; give created="
@@ -251,14 +256,14 @@ def _recalled(held: Any, policy: ScalePolicy, operators: Sequence[str]) -> Mappi
     document = held.recall("policy")
     if document is None or document.get("policy") != repr(policy) or not isinstance(document.get("state"), dict):
         return None
+    if (fault := fault_of(policy, document["state"], operators)) is not None:
+        log.warning("what policy %s learned in this checkpoint is damaged (%s); it begins anew", policy.name, fault)
+        return None
     return dict(document["state"])
 
 
 def _open(driver: Any, folder: RunFolder) -> None:
     """Start Spark. Whatever keeps it from starting is told in a line, with the file that has the rest."""
-    if (fault := fault_of(policy, document["state"], operators)) is not None:
-        log.warning("what policy %s learned in this checkpoint is damaged (%s); it begins anew", policy.name, fault)
-        return None
     from springtide.spark.driver import cause_of
 
     try:
