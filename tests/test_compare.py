@@ -194,6 +194,19 @@ def test_a_topology_is_measured_once_and_is_the_same_for_all(monkeypatch: pytest
     assert min(row["cost_vs_clairvoyant"] for row in document["rows"] if row["violation_ratio"] == 0.0) == 1.0
 
 
+@pytest.mark.parametrize("model", ["line1:10ms", "line2:10ms"])
+def test_load_is_shed_in_continuous_mode(model: str) -> None:
+    """Thousands a second for one replica that does 100/s: most are too old, or find a queue that is full."""
+    words = ("simulate", model, "--trace", "steps:1", "--policy", "static", "--duration", "60s", "--json")
+    old, full = (json.loads(called(*words, *more).stdout) for more in (("--shed-after", "1s"), ("--queue-limit", "20")))
+    assert old["rows_timed_out"] > 0 and old["rows_lost"] == 0
+    assert old["latency_ms"]["p99"] < 2_100
+    assert full["rows_lost"] > 0 and full["rows_timed_out"] == 0
+    assert full["latency_ms"]["p99"] < 2 * 25 * 30
+    refused = called(*words, "--mode", "micro-batch", "--queue-limit", "20")
+    assert refused.exit_code == 2 and "for continuous mode" in refused.stderr
+
+
 def test_a_station_has_what_its_operators_have_together() -> None:
     """100/s of 100 ms each need 10 replicas and some: two operators in one task share them, and the second has one."""
     one = Operator("first", ("s",), Constant(0.1), members=(("first", 0.5, 1.0), ("second", 0.5, 1.0)))
