@@ -164,7 +164,7 @@ def test_what_was_learned_without_guards_goes_on_behind_them() -> None:
     options: dict[str, Any] = {"trace": WAVE, "policy": "tide", "interval": 10.0, "target": 0.25}
     learned = simulate(lines.line(1), **options).learned
     told = simulate(lines.line(1), **options, learned=learned, guards=["bounds:most=3"])
-    assert told.summary["policy_failures"] == 0 and told.learned is not None and set(told.learned) == {"policy", "guards"}
+    assert told.summary["policy_failures"] == 0 and told.learned is not None and set(told.learned) >= {"policy", "guards"}
 
 
 @dataclass(frozen=True)

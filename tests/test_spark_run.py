@@ -734,7 +734,7 @@ def test_records_that_are_too_old_are_left_out_and_counted(spark: Any, tmp_path:
 
 def test_of_a_queue_that_is_too_long_about_as_many_as_its_limit_are_kept(spark: Any, tmp_path: Path) -> None:
     """400/s come and take 5 ms each, which is twice too long; 400 are those of a second, and take two."""
-    topology = numbers(60_000, rate=400.0).map(tardy, parallelism=1).to(st.sink.discard()).named("queued")
+    topology = numbers(1_000_000, rate=400.0).map(tardy, parallelism=1).to(st.sink.discard()).named("queued")
     result = st.run(topology, policy="static", batches=6, queue_limit=400, spark=spark, runs=tmp_path / "runs")
     found = [(line["rows_in"], line["rows_out"]) for line in lines(result)]
     assert result.summary["rows_in"] == result.summary["rows_out"] + result.summary["rows_shed"]
