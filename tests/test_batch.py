@@ -359,3 +359,15 @@ Traceback (most recent call last):
 )  # fmt: skip
 def test_the_cause_of_a_failure_is_what_a_worker_raised_and_no_wrapper(text: str, cause: str) -> None:
     assert drivers.cause_of(RuntimeError(text)) == cause
+
+
+def test_an_age_is_counted_from_when_spark_fixed_what_a_batch_reads(start: Start, tmp_path: Path) -> None:
+    """Spark began batch 3 at 3 ms; until it comes to the runner, its newest may be older than what is allowed. One in which
+    all were left out tells of no age, and the next is not let off for that."""
+    case = start(st.sink.files(tmp_path / "out"), control=Fixed(Plan({}, 1, {}, shed_after_s=0.25)))
+    for batch in (3, 4):
+        case.stage(batch, 1)
+        case.tasks[-1]["shed"] = 5
+        case.run(batch)
+        manifest = case.checkpoint.manifest(batch)
+        assert manifest is not None and manifest["plan"]["shed_before"] == round(batch / 1000 - 0.25, 6)

@@ -320,6 +320,27 @@ def test_policies_are_listed_and_one_is_described() -> None:
     assert "did you mean 'static'?" in refused.stderr
 
 
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_names_of_parameters_are_not_cut(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for one in json.loads(invoke("policies", "--json").stdout):
+        shown = invoke("policies", f"{one['kind']}/{one['name']}").stdout
+        assert "…" not in shown
+        whole = shown.replace("\n", "") if columns == "40" else shown
+        assert all(parameter["name"] in whole for parameter in one["parameters"])
+    listed = invoke("policies").stdout
+    assert "scale/model-based" in listed and "group/load-balancing" in listed
+
+
+def test_a_kind_alone_lists_what_is_of_it() -> None:
+    document = json.loads(invoke("policies", "guard", "--json").stdout)
+    assert {one["kind"] for one in document} == {"guard"} and len(document) > 5
+    listed = invoke("policies", "guard").stdout
+    assert "guard/cooldown" in listed and "scale/" not in listed
+    refused = invoke("policies", "gaurd")
+    assert refused.exit_code == 2 and "guard" in refused.stderr
+
+
 def test_doctor_prints_one_document() -> None:
     result = invoke("doctor", "--json")
     findings: list[dict[str, Any]] = json.loads(result.stdout)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +28,10 @@ from springtide.model.report import BatchReport, TaskReport
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy.batch.read_limit import ReadLimit
+from springtide.policy.batch.shedding import Shedding
 from springtide.policy.grant.token_bucket import TokenBucket
+from springtide.policy.guard.cooldown import Cooldown
+from springtide.policy.guard.guarded import Guarded
 from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 from springtide.record.folder import RunFolder
@@ -102,12 +107,13 @@ class Memory:
 
 
 def loop_of(
-    policy: Any, topology: Topology | None = None, *, max_slots: int = 8, read_limit: ReadLimit | None = None
-) -> tuple[ControlLoop, Steps, Memory]:
+    policy: Any, topology: Topology | None = None, *, max_slots: int = 8, read_limit: ReadLimit | None = None,
+    trigger_s: float = 0.25, **options: Any,
+) -> tuple[ControlLoop, Steps, Memory]:  # fmt: skip
     clock, memory = Steps(), Memory()
     loop = ControlLoop(
-        topology or line(), policy, bounds=Bounds(max_slots), read_limit=read_limit, trigger_s=0.25, interval_s=1.0,
-        clock=clock, actuators=[memory], journal=memory,
+        topology or line(), policy, bounds=Bounds(max_slots), read_limit=read_limit, trigger_s=trigger_s, interval_s=1.0,
+        clock=clock, actuators=[memory], journal=memory, **options,
     )  # fmt: skip
     return loop, clock, memory
 
@@ -236,6 +242,27 @@ def test_what_managers_are_refused_is_recorded_with_its_reason() -> None:
     assert told["refused"]["manager"] == "operator first" and "no H token" in str(told["reason"]) and told["at_s"] == 1.0  # type: ignore[index]
 
 
+def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(caplog: pytest.LogCaptureFixture) -> None:
+    """At 2 s four are asked for and given, at 3 s two, and then five: a rest of 3 s holds both back until 5 s."""
+    script = Scripted("first 0:1 2:4 3:2 4:5")
+    loop, clock, memory = loop_of(Guarded(script, (Cooldown(before_out=3, before_in=3),)))
+    with caplog.at_level(logging.INFO, "springtide.control"):
+        for second in range(9):
+            loop.report(batch(5, number=second))
+            cycle(loop, clock)
+    held = [entry for entry in memory.decisions if "refused" in entry]
+    assert [(entry["at_s"], entry["reason"]) for entry in held] == [
+        (3.0, "it changed 1 s ago, and rests for 3 s"), (4.0, "it changed 2 s ago, and rests for 3 s"),
+    ]  # fmt: skip
+    assert held[0]["refused"] == {
+        "guard": "cooldown", "operator": "first", "before": 4, "after": 2,
+        "reason": "at 3 s the script says 2 since 3 s, it has 4",
+    }  # fmt: skip
+    assert sum("held back by cooldown: first from 4 to" in message for message in caplog.messages) == 2
+    assert loop.current().degrees["first"] == 5
+    json.dumps(loop.learned, allow_nan=False)
+
+
 def test_no_slots_are_refused() -> None:
     with pytest.raises(OptionError, match="max_slots=0 is not allowed; it is at least 1"):
         Bounds(0)
@@ -345,6 +372,80 @@ def test_a_policy_that_fails_from_the_start_leaves_one_replica_each(caplog: pyte
     assert loop.current().slots == 3
     assert memory.applied == [loop.current()]
     assert len(caplog.records) == 1
+
+
+# Load shedding
+
+
+def shed(loop: ControlLoop, clock: Steps, *, rate: float, each_s: float, batches: int, trigger_s: float = 0.0) -> list[int]:
+    """So many records come every second, and each takes so long; every batch reads all that wait, and leaves out those that
+    are older than the plan says. A cycle every second, whatever batches do. Returns how many each batch kept."""
+    kept: list[int] = []
+    started = read = clock.now
+    for number in range(batches):
+        age = loop.current().shed_after_s
+        waiting, read = rate * (clock.now - read), clock.now
+        kept.append(round(waiting if age is None else min(waiting, rate * age)))
+        seconds = 0.1 + each_s * kept[-1]
+        _cycles(loop, clock, started, seconds)
+        loop.report(batch(round(waiting), number=number, seconds=seconds, backlog=round(rate * seconds)))
+        _cycles(loop, clock, started, max(0.0, trigger_s - seconds))
+    return kept
+
+
+def _cycles(loop: ControlLoop, clock: Steps, started: float, seconds: float) -> None:
+    """Time goes on, and there is a cycle at every whole second since the start."""
+    until = clock.now + seconds
+    while (due := started + math.floor(clock.now - started + 1e-9) + 1) <= until:
+        clock.now = due
+        loop.cycle()
+    clock.now = until
+
+
+@pytest.mark.parametrize("each_s", [0.008, 0.0015, 0.1])
+def test_of_a_queue_about_as_many_as_its_limit_are_kept_however_long_batches_last(each_s: float) -> None:
+    """2,000/s come and 500 may wait. They take 4, 0.75 and 50 s, so that most intervals see no batch end, and the next one
+    begins before a cycle has seen the last one."""
+    loop, clock, memory = loop_of(Static(), trigger_s=0.0, shedding=Shedding(queue_limit=500))
+    clock.now += 0.3  # so that something waits for the first
+    kept = shed(loop, clock, rate=2_000, each_s=each_s, batches=20)
+    assert all(450 <= each <= 550 for each in kept[4:]), kept
+    told = [entry for entry in memory.decisions if entry["shed_after_s"] is not None]
+    assert 1 <= len(told) <= 4, "a rate that is measured a little differently is no new plan"
+    assert re.fullmatch(r"records older than \S+ s are left out: [\d,]+ wait", str(told[0]["reason"]))
+
+
+def test_what_comes_until_the_trigger_counts_as_waiting() -> None:
+    """A batch of a second every ten: 2,000 wait when it ends, and 20,000 when the next one starts."""
+    loop, clock, _ = loop_of(Static(), trigger_s=10.0, shedding=Shedding(queue_limit=5_000))
+    assert shed(loop, clock, rate=2_000, each_s=0.00001, batches=8, trigger_s=10.0)[4:] == [5_000] * 4
+
+
+def test_a_queue_within_its_limit_loses_nothing() -> None:
+    loop, clock, memory = loop_of(Static(), trigger_s=0.0, shedding=Shedding(queue_limit=500))
+    clock.now += 0.1
+    shed(loop, clock, rate=200, each_s=0.001, batches=30)
+    assert loop.current().shed_after_s is None
+    assert not any(entry["shed_after_s"] for entry in memory.decisions)
+
+
+def test_a_timeout_holds_from_the_first_batch_on_and_beside_a_limit() -> None:
+    """500 of 2,000/s are 0.25 s, which is less than a second; of 100/s they are 5 s, which is more."""
+    loop, clock, _ = loop_of(Static(), trigger_s=0.0, shedding=Shedding(1.0, 500))
+    assert loop.current().shed_after_s == 1.0
+    shed(loop, clock, rate=2_000, each_s=0.008, batches=6)
+    assert loop.current().shed_after_s == pytest.approx(0.25, rel=0.1)
+    shed(loop, clock, rate=100, each_s=0.1, batches=6)
+    assert loop.current().shed_after_s == 1.0
+
+
+def test_after_the_first_batch_records_that_tell_when_they_were_created_tell_the_rate() -> None:
+    """2,000 records of a second that ended with the batch's start, and 8,000 that came in its 4 s."""
+    loop, clock, _ = loop_of(Static(), trigger_s=0.0, shedding=Shedding(queue_limit=500))
+    created = tuple((99.0 + i / 100, 20.0) for i in range(101))
+    clock.now += 5.0
+    loop.report(batch(2_000, seconds=4.0, backlog=8_000, created=created))
+    assert loop.current().shed_after_s == pytest.approx(0.25, rel=0.1), "also before a cycle has seen it"
 
 
 class Stillborn(Moody):

@@ -27,7 +27,9 @@ from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy.chosen import chosen, read_state, write_state
 from springtide.policy.guard.guarded import Guarded
+from springtide.policy.scale.flink import Flink
 from springtide.policy.scale.static import Static
+from springtide.policy.trial import fault_of
 
 NOW = 1_700_000_000.25
 """Seconds since 1970, as creation times are."""
@@ -194,13 +196,37 @@ def test_what_was_learned_is_where_it_begins() -> None:
 
 
 def test_an_empty_state_is_a_state() -> None:
-    """A policy that was handed {} gets {}, and its failure on it leaves the plan as it is."""
+    """A policy that was handed {} gets {}."""
     loop, _, _ = loop_of(Static(degree=2), learned={})
     assert loop.learned == {}
-    broken, clock, _ = loop_of(Counting(), learned={})
-    cycles(broken, clock, 2)
-    assert broken.learned == {}
-    assert broken.current().degrees["first"] == 1
+
+
+@pytest.mark.parametrize("damaged", [{}, {"asked": "x"}, {"asked": None}])
+def test_a_state_that_fails_at_its_first_use_is_given_up(damaged: Any, caplog: pytest.LogCaptureFixture) -> None:
+    loop, clock, _ = loop_of(Counting(), learned=damaged)
+    cycles(loop, clock, 2)
+    assert loop.learned == {"asked": 3}
+    assert loop.failures == 0
+    (told,) = caplog.messages
+    assert "policy counting cannot go on from what it learned before" in told and "it begins anew" in told
+
+
+def test_also_when_only_the_first_measurement_makes_it_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """Flink does not look at its state before an interval is over."""
+    loop, clock, _ = loop_of(Flink(), learned={"marks": 5})
+    assert caplog.messages == []
+    cycles(loop, clock, 3)
+    assert loop.failures == 0 and len(loop.learned["marks"]) == 3  # type: ignore[index]
+    assert len(caplog.messages) == 1
+
+
+def test_a_policy_that_fails_later_keeps_what_it_learned(caplog: pytest.LogCaptureFixture) -> None:
+    """The failure is the policy's own then."""
+    loop, clock, _ = loop_of(Counting(fails_at=7), learned={"asked": 3})
+    loop.report(batch(5))
+    cycles(loop, clock, 8)
+    assert loop.learned == {"asked": 6}
+    assert loop.failures == 6
 
 
 def test_it_is_kept_every_ten_seconds_and_at_the_end() -> None:
@@ -316,6 +342,25 @@ def test_a_file_that_is_no_state_is_told_in_words(tmp_path: Path, text: str) -> 
         read_state(str(tmp_path), "tide")
     with pytest.raises(OptionError, match="no such file"):
         read_state(str(tmp_path / "no.json"), "tide")
+
+
+@pytest.mark.parametrize(("policy", "state"), [
+    ("flink", '{"marks": 5}'), ("q-learning", '{"bin": 50.0, "tables": [1]}'),
+    ("q-learning", '{"bin": 50.0, "tables": {"a": {"q": {"1,0": [NaN, 0, 0]}}}}'), ("tide", '{"seen": 1e999}'),
+    ("psps", '{"x": -Infinity}'),
+])  # fmt: skip
+def test_a_state_that_is_damaged_inside_is_told_before_anything_runs(tmp_path: Path, policy: str, state: str) -> None:
+    file = tmp_path / "s.json"
+    file.write_text(f'{{"policy": "{policy}", "state": {state}}}')
+    for guards in ((), ("cooldown",)):
+        with pytest.raises(OptionError, match=r"s\.json' is (damaged: policy|not what `springtide train` writes)"):
+            chosen(policy, {"state": str(file)}, guards, ["a"])
+
+
+def test_a_policy_that_always_fails_is_not_the_states_fault() -> None:
+    assert fault_of(Counting(fails_at=1), {"asked": 0}, ["first"]) is None
+    assert fault_of(Counting(), {"asked": 0}, ["first"]) is None
+    assert fault_of(Counting(), {"asked": []}, ["first"]) is not None
 
 
 def test_a_state_that_is_no_json_leaves_the_old_file(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -308,6 +308,13 @@ def test_excluded_refuses_what_is_no_period(parameters: dict[str, str], said: st
     assert said in str(raised.value)
 
 
+def test_what_is_a_whole_number_but_for_rounding_counts_as_one() -> None:
+    """0.14 · 50 is 7.000000000000001, and 0.29 · 100 is 28.999999999999996."""
+    assert Hysteresis(share=0.14).review({}, has(a=50), (ask("a", 57),))[1] == (ask("a", 57),)
+    assert MaxStep(share_in=0.29).reach(100)[0] == 71
+    assert MaxStep(share_out=0.29).reach(100)[1] == 129
+
+
 # What holds for every guard
 
 
@@ -461,7 +468,7 @@ def test_scale_ins_go_to_the_largest_wanted_in_the_window(seed: int, start: dict
 def test_no_change_is_small(seed: int, start: dict[str, int], share: float) -> None:
     for step in story([Hysteresis(share)], seed, start):
         for name, degree in step.after.items():
-            worth = abs(step.wanted[name] - step.before[name]) >= share * step.before[name]
+            worth = abs(step.wanted[name] - step.before[name]) >= share * step.before[name] - 1e-9
             assert degree == (step.wanted[name] if worth else step.before[name])
 
 
@@ -475,8 +482,8 @@ def test_no_step_is_too_large(
     for step in story([MaxStep(out, share_out, into, share_in)], seed, start):
         for name, degree in step.after.items():
             before, wanted = step.before[name], step.wanted[name]
-            assert degree - before <= max(out, share_out * before)
-            assert before - degree <= max(into, share_in * before)
+            assert degree - before <= max(out, share_out * before + 1e-9)
+            assert before - degree <= max(into, share_in * before + 1e-9)
             assert min(before, wanted) <= degree <= max(before, wanted)
             assert degree != before or wanted == before, "there is always some progress"
 
@@ -572,6 +579,62 @@ def test_guards_are_asked_when_the_policy_is_silent() -> None:
     policy = Guarded(Static(degree=1), (Bounds(least=3),))
     _, (request,) = policy.decide(policy.initial(), has(a=1), RNG)
     assert request.degree == 3
+
+
+# What is held back is told
+
+
+def held_back(guard: Guard, *shown: Snapshot, wants: int) -> list[list[str]]:
+    """Of each interval what was newly told, in words."""
+    policy, found = Guarded(Static(degree=wants), (guard,)), []
+    state = policy.initial()
+    for one in shown:
+        state, _ = policy.decide(json.loads(json.dumps(state)), one, RNG)
+        found.append([f"{told['refused']['guard']}: {told['reason']}" for told in state["told"]])
+    return found
+
+
+def test_every_guard_says_why_it_held_something_back() -> None:
+    at = replace(has(a=10), at=20.0)
+    assert held_back(Excluded(periods="10-30s"), at, wants=3) == [
+        ["excluded: 20 s after the start is in a period in which nothing changes: 10-30s"]
+    ]
+    assert held_back(Hysteresis(0.3), has(a=10), wants=11) == [["hysteresis: a change by 1 is less than 0.3 of 10"]]
+    assert held_back(Stabilisation(60), has(a=10), wants=3) == [["stabilisation: 10 were wanted in the last 60 s, it has 10"]]
+    assert held_back(Bounds(most=10), has(a=10), wants=12) == [["bounds: its bounds are 1 to 10"]]
+    assert held_back(Quota(most=10), has(a=10), wants=12) == [
+        ["quota: all operators together have at most 10, and none is left"]
+    ]
+    assert held_back(Never(), has(a=10), wants=12) == [["never: it lets nothing of it pass"]]
+    assert held_back(MaxStep(), has(a=10), wants=99) == [[]]  # it lets some of it pass
+
+
+def test_effectiveness_says_for_how_long() -> None:
+    """From 2 to 4 replicas nothing more is served, though plenty wait."""
+    shown = [
+        snapshot(operator("a", n, served=1_000, backlog=10**6), at=10.0 * i, interval_s=10.0) for i, n in enumerate((2, 4, 4))
+    ]
+    found = held_back(Effectiveness(pause=100), *shown, wants=8)
+    assert found == [[], ["effectiveness: its last scale-out changed nothing; none for another 100 s"], []]
+
+
+def test_a_veto_is_told_once_while_it_goes_on() -> None:
+    """Another number is the same wish; silence of up to a minute does not end it; another direction is another one."""
+    guard, found, state = Never(), [], None
+    for wants in (5, 6, 2, 2, 5, *[3] * 5, 5, *[3] * 6, 5):
+        policy = Guarded(Static(degree=wants), (guard,))
+        state, _ = policy.decide(state or policy.initial(), snapshot(operator("a", 3), interval_s=10.0), RNG)
+        found.append([told["refused"]["after"] for told in state["told"]])
+    assert found == [[5], [], [2], [], [], *[[]] * 5, [], *[[]] * 6, [5]]
+
+
+def test_what_passed_and_is_held_back_again_is_told_again() -> None:
+    found, state = [], None
+    for but in ("", "a", ""):
+        policy = Guarded(Static(degree=5), (Never(but),))
+        state, _ = policy.decide(state or policy.initial(), has(a=3), RNG)
+        found.append(len(state["told"]))
+    assert found == [1, 0, 1]
 
 
 # Of one's own

@@ -315,6 +315,17 @@ def test_the_answers_are_those_of_the_policy_in_process(
     assert remote.restarts == 0
 
 
+def test_a_process_forgets_a_state_that_it_cannot_go_on_from(made: Made) -> None:
+    remote = made(Spec("flink", {}, (), ("first",)), CALM)
+    with pytest.raises(PolicyFailed, match="TypeError"):
+        remote.decide({"marks": 5}, snapshot(1), RNG)
+    remote.begin_anew()
+    for number in (2, 3):
+        remote.decide({"marks": 5}, snapshot(number), RNG)
+    assert len((remote.close() or {})["marks"]) == 2
+    assert remote.restarts == 0
+
+
 @pytest.mark.parametrize("guards", [(), ("bounds:most=9",)])
 def test_what_managers_are_refused_comes_with_the_answers_once(guards: tuple[str, ...], made: Made) -> None:
     """Three replicas are asked for in every second; a run without a target has no tokens."""

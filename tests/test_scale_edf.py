@@ -154,7 +154,8 @@ def test_bounds_are_set_or_shared_out_by_cost() -> None:
     three = snapshot(operator("parser"), operator("rank"), operator("sink"), target_s=0.25)
     assert ModelBased(targets="parser=5,rank=210").bounds(snapshot(operator("parser"), operator("sink")), {}) == {
         "parser": 5.0,
-        "rank": 210.0,  # and nothing for the sink: no target is known
+        "rank": 210.0,
+        "sink": 500.0,  # no target is known, so it has half of a second
     }
     assert ModelBased(targets="rank=210", target_ms=7.0).bounds(three, {}) == {"parser": 7.0, "rank": 210.0, "sink": 7.0}
     # 250 ms over costs of 1, 3 and, unknown, their mean of 2 ms: shares of 1/6, 3/6, 2/6
@@ -176,11 +177,13 @@ def test_actions_stay_between_one_and_the_most() -> None:
 
 
 @pytest.mark.parametrize("policy", [QLearning(), ModelBased()], ids=lambda policy: policy.name)
-def test_without_a_target_a_learner_is_silent(policy: Learner) -> None:
+def test_without_a_target_a_learner_goes_by_a_second(policy: Learner) -> None:
+    """As tide does. That it is far below shows in the cost of replicas that are too many."""
     intervals = [operator(degree=4, rate=100.0, latency_ms=5.0)] * 50
     state, asked = lived(policy, *intervals)
-    assert not any(asked)
-    assert state["tables"] == {}
+    assert state["tables"].keys() == {"rank"}
+    reasons = [request.reason for requests in asked for request in requests]
+    assert reasons and all("5.0 ms of 1,000.0 ms" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("policy", [QLearning(target_ms=9), ModelBased(target_ms=9)], ids=lambda policy: policy.name)

@@ -235,13 +235,13 @@ def test_flink_limits_of_a_step_and_of_an_operator() -> None:
     assert run(quick(), seen(*hot.operators, slots=40), seen(*hot.operators, slots=40))[1] == {"a": 40}
 
 
-def test_flink_aligns_to_shards_or_to_the_limit() -> None:
+def test_flink_aligns_to_shards_and_to_nothing_else() -> None:
     hot = seen(at(1_000, 1.9, degree=2, shards=24))  # 1.9/0.7·2 = 5.4 → 6, which divides 24
     assert run(quick(), hot, hot)[1] == {"a": 6}
     hot = seen(at(1_000, 2.3, degree=2, shards=24))  # 6.6 → 7: 24/7 = 3 each; 8 divides
     assert run(quick(), hot, hot)[1] == {"a": 8}
-    hot = seen(at(1_000, 2.3, degree=2, limit=24))
-    assert run(quick(), hot, hot)[1] == {"a": 8}
+    hot = seen(at(1_000, 2.3, degree=2, limit=24))  # a limit is no number of parts
+    assert run(quick(), hot, hot)[1] == {"a": 7}
     hot = seen(at(1_000, 2.3, degree=2, limit=10, shards=24))  # of a limit of 10, 10 would be the first better
     assert run(quick(), hot, hot)[1] == {"a": 8}
     hot = seen(at(1_000, 2.3, degree=2, limit=5))

@@ -195,6 +195,15 @@ def test_odd_snapshots_are_survived(policy: Any, mode: str, kind: str) -> None:
         check_bounds(recorded(mode)[before + 1], requests)
 
 
+@pytest.mark.parametrize("policy", [cls() for cls in POLICIES if cls.name not in BY_THE_CLOCK], ids=lambda one: one.name)
+def test_without_a_target_more_replicas_are_asked_for_when_the_load_rises(policy: Any) -> None:
+    """Two operators with one replica each get more and more: nobody who looks at the load is silent for want of a target."""
+    rate = Rate((0.0, 50.0, 100.0, 200.0), (100.0, 200.0, 400.0, 600.0), 300.0)
+    seen = simulate(line(2, cost_s=0.004), trace=rate, policy=policy, interval=5.0, max_slots=30).snapshots
+    assert all(snapshot.target_s is None for snapshot in seen)
+    assert max(sum(snapshot.plan.degrees.values()) for snapshot in seen) > 2
+
+
 @policies
 @pytest.mark.parametrize("value", ["nan", "infinite", "negative"])
 def test_what_came_along_an_edge_may_be_absurd(policy: Any, value: str) -> None:
@@ -202,7 +211,9 @@ def test_what_came_along_an_edge_may_be_absurd(policy: Any, value: str) -> None:
         snapshot = with_inputs(recorded(mode)[5], NO_VALUES[value])
         for before in (0, 12, 20):
             state, _ = played(policy, recorded(mode)[:before])
+            untold = policy.decide(state, with_operators(snapshot, inputs=()), np.random.default_rng(0))
             state, requests = policy.decide(state, snapshot, np.random.default_rng(0))
+            assert (state, requests) == untold, "it is as if nothing was told of the edges"
             check_bounds(snapshot, requests)
             through_json(state)
 
@@ -213,9 +224,11 @@ def test_arrivals_by_the_second_may_be_absurd(policy: Any, value: str) -> None:
     for mode in MODES:
         base = recorded(mode)[6]
         wrong = tuple(replace(source, arrivals=(NO_VALUES[value],) * 5) for source in base.sources)
-        state, requests = policy.decide(
-            played(policy, recorded(mode)[:6])[0], replace(base, sources=wrong), np.random.default_rng(0)
-        )
+        before, _ = played(policy, recorded(mode)[:6])
+        silent = replace(base, sources=tuple(replace(source, arrivals=()) for source in base.sources))
+        untold = policy.decide(before, silent, np.random.default_rng(0))
+        state, requests = policy.decide(before, replace(base, sources=wrong), np.random.default_rng(0))
+        assert (state, requests) == untold, "it is as if no arrivals were told"
         check_bounds(base, requests)
         through_json(state)
 

@@ -60,6 +60,11 @@ def slow(one: Number) -> Number:
     return one
 
 
+def tardy(one: Number) -> Number:
+    time.sleep(0.005)
+    return one
+
+
 def odd(one: Number) -> bool:
     return one.n % 2 == 1
 
@@ -725,6 +730,21 @@ def test_records_that_are_too_old_are_left_out_and_counted(spark: Any, tmp_path:
     assert len(written) == len(set(written)) == summary["rows_out"]
     for line in lines(result):
         assert line["rows_shed"] == 0 or line["plan"]["shed_before"] is not None, "a replay has to leave out the same ones"
+
+
+def test_of_a_queue_that_is_too_long_about_as_many_as_its_limit_are_kept(spark: Any, tmp_path: Path) -> None:
+    """400/s come and take 5 ms each, which is twice too long; 400 are those of a second, and take two."""
+    topology = numbers(1_000_000, rate=400.0).map(tardy, parallelism=1).to(st.sink.discard()).named("queued")
+    result = st.run(topology, policy="static", batches=6, queue_limit=400, spark=spark, runs=tmp_path / "runs")
+    found = [(line["rows_in"], line["rows_out"]) for line in lines(result)]
+    assert result.summary["rows_in"] == result.summary["rows_out"] + result.summary["rows_shed"]
+    assert all(read > 600 and 200 <= kept <= 600 for read, kept in found[2:]) and len(found) >= 6, found
+
+
+def test_a_limit_of_the_queue_needs_sources_that_tell_how_many_wait(tmp_path: Path) -> None:
+    topology = st.source.files(tmp_path, format="csv", schema=Number).to(st.sink.discard()).named("files")
+    with pytest.raises(OptionError, match=r"queue_limit=5: source '\w+' does not say how many .*; give shed_after instead"):
+        st.run(topology, queue_limit=5, runs=tmp_path / "runs")
 
 
 def test_a_dry_run_records_what_it_would_do_and_does_nothing(spark: Any, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from springtide.policy.chosen import named, refuse_simulated
 from springtide.policy.group import Grouping
 from springtide.policy.scale import ScalePolicy
 from springtide.policy.shard import Sharder
+from springtide.policy.trial import fault_of
 from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
 from springtide.record.summary import summarise
@@ -160,7 +161,7 @@ def run(
             topology, control, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
             actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
-            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy), switch=switch, shedding=shedding,
+            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy, names), switch=switch, shedding=shedding,
             keep=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
             grant=None if grant is None else named("grant", grant), sharder=sharder,
         )  # fmt: skip
@@ -236,6 +237,11 @@ def _shedding(topology: Topology, shed_after: str | float | None, queue_limit: i
     if shed_after is None and queue_limit is None:
         return None
     for source in topology.sources:
+        if queue_limit is not None and not isinstance(source.source, GenerateSource):
+            raise OptionError(
+                f"queue_limit={queue_limit}: source {source.name!r} does not say how many records wait, only generated ones do;"
+                " give shed_after instead, the age that records may have"
+            )
         if getattr(source.source, "created", None) is None and not isinstance(source.source, GenerateSource):
             raise OptionError(
                 f"source {source.name!r} does not say when records were created, so none is too old; give created="
@@ -245,10 +251,13 @@ def _shedding(topology: Topology, shed_after: str | float | None, queue_limit: i
     return Shedding(None if shed_after is None else seconds(shed_after, "shed_after"), queue_limit)
 
 
-def _recalled(held: Any, policy: ScalePolicy) -> Mapping[str, Any] | None:
-    """What the same policy, with the same parameters, learned in an earlier run of this checkpoint."""
+def _recalled(held: Any, policy: ScalePolicy, operators: Sequence[str]) -> Mapping[str, Any] | None:
+    """What the same policy, with the same parameters, learned in an earlier run of this checkpoint; not if it is damaged."""
     document = held.recall("policy")
     if document is None or document.get("policy") != repr(policy) or not isinstance(document.get("state"), dict):
+        return None
+    if (fault := fault_of(policy, document["state"], operators)) is not None:
+        log.warning("what policy %s learned in this checkpoint is damaged (%s); it begins anew", policy.name, fault)
         return None
     return dict(document["state"])
 

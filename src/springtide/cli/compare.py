@@ -15,7 +15,7 @@ from rich.text import Text
 
 from springtide.cli.common import errors, print_json, settings_of
 from springtide.cli.tables import count, milliseconds, number
-from springtide.errors import OptionError
+from springtide.errors import OptionError, RunError
 
 if TYPE_CHECKING:
     from springtide.sim.compare import Comparison
@@ -56,20 +56,24 @@ def compare(
         from springtide.cli import load
         from springtide.sim.compare import compare as compared
 
+        if plot is not None:
+            _check_plot(plot)
         rate = named(trace, data_dir)
         chosen = None if policies is None else [name.strip() for name in policies.split(",") if name.strip()]
         with _progress() as progress:
             result = compared(
                 load.model_or_topology(topology), rate, policies=chosen, settings=_settings(pairs), progress=progress, **options
             )
-        drawn = None if plot is None else _drawn(result, plot)
+    console = Console()
     if as_json:
         print_json(dict(result.document))
-        return
-    console = Console()
-    console.print(comparison_table(result.document))
-    if drawn is not None:
-        console.print(f"Plot: {drawn}", soft_wrap=True, highlight=False)
+    else:
+        console.print(comparison_table(result.document))
+    if plot is not None:  # last, so that whatever keeps it from being drawn takes no result away
+        with errors():
+            drawn = _drawn(result, plot)
+        if not as_json:
+            console.print(f"Plot: {drawn}", soft_wrap=True, highlight=False)
 
 
 def _settings(pairs: tuple[str, ...]) -> dict[str, dict[str, object]]:
@@ -139,7 +143,18 @@ def _cost(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def _check_plot(path: Path) -> None:
+    from springtide.policy.chosen import check_writable
+    from springtide.record.comparison import check
+
+    check(path)
+    check_writable(path)
+
+
 def _drawn(result: Comparison, path: Path) -> Path:
     from springtide.record.comparison import draw
 
-    return draw(result.rate, result.replicas, str(result.document["trace"]), path)
+    try:
+        return draw(result.rate, result.replicas, str(result.document["trace"]), path)
+    except OSError as fault:
+        raise RunError(f"the plot {str(path)!r} could not be written: {fault.strerror or fault}") from None

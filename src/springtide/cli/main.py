@@ -129,20 +129,21 @@ def _kind_and_name(text: str) -> tuple[str, str]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--markdown", is_flag=True, help="Print a page with every parameter: docs/policies.md.")
 def policies(name: str | None, as_json: bool, markdown: bool) -> None:
-    """List what can be chosen, or show one, such as scale/scripted."""
+    """List what can be chosen, all or of a kind, such as scale, or show one, such as scale/scripted."""
     from springtide.cli.tables import policies_markdown, policy_table
     from springtide.policy import registry
 
     with errors():
         described = [registry.describe(plugin) for plugin in registry.available()]
+        of_kind = [one for one in described if one["kind"] == name]
         if name is not None:
-            described = [registry.describe(registry.find(*_kind_and_name(name)))]
+            described = of_kind or [registry.describe(registry.find(*_kind_and_name(name)))]
     if as_json:
         print_json(described)
     elif markdown:
         click.echo(policies_markdown(described), nl=False)
     else:
-        Console().print(policy_table(described, detailed=name is not None))
+        Console().print(policy_table(described, detailed=name is not None and not of_kind))
 
 
 @cli.command()

@@ -38,6 +38,10 @@ from springtide.model.duration import seconds
     "--mode", default="continuous", show_default=True, help="continuous, as in the papers, or micro-batch, as on Spark."
 )
 @click.option("--trigger", show_default="0s", help="Micro-batch: least time between two batches.")
+@click.option(
+    "--shed-after", help="Continuous: remove records that are older than this when they would be served, such as 30s."
+)
+@click.option("--queue-limit", type=click.IntRange(1), help="Continuous: when so many wait for a replica, drop the next.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--duration", help="End after this time, such as 10m. Default: when the trace ends.")
 @click.option("--target", help="Latency that a second should keep, such as 2s.")
@@ -91,7 +95,11 @@ def _progress() -> Iterator[Callable[[float, float], None] | None]:
 def simulation_table(summary: Mapping[str, Any]) -> RenderableType:
     """The summary for people."""
     title = f"{summary['topology']} · {summary['policy']} · {summary['grouping']} · {summary['mode']} · seed {summary['seed']}"
-    return Group(Text(title, style="bold"), facts_table(_facts(summary)))
+    parts: list[RenderableType] = [Text(title, style="bold"), facts_table(_facts(summary))]
+    if summary["policy_failures"]:
+        failed = f"{summary['policy']} failed in {summary['policy_failures']} decisions, first with {summary['policy_failure']}"
+        parts.append(Text(failed, style="red"))
+    return Group(*parts)
 
 
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -132,19 +133,25 @@ def _sinks(summary: Mapping[str, Any]) -> Table:
 
 
 def policy_table(described: Sequence[Mapping[str, Any]], detailed: bool) -> RenderableType:
-    """What can be chosen, a line each; or one plug-in with its parameters."""
+    """What can be chosen, a line each; or one plug-in with its parameters.
+
+    A parameter has lines of its own: in a table, names were cut where there are 80 columns, as in a pipe.
+    """
     if not detailed:
-        table = Table("name", "from", "what it does", box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
+        table.add_column("name", no_wrap=True)
+        table.add_column("from")
+        table.add_column("what it does")
         for plugin in described:
             table.add_row(f"{plugin['kind']}/{plugin['name']}", plugin["source"], plugin["summary"])
         return table
     (plugin,) = described
-    head = Text(f"{plugin['kind']}/{plugin['name']} ({plugin['source']}): {plugin['summary']}")
-    table = Table("parameter", "type", "unit", "range", "default", "what it means", box=None, pad_edge=False)
+    parts: list[RenderableType] = [Text(f"{plugin['kind']}/{plugin['name']} ({plugin['source']}): {plugin['summary']}")]
     for one in plugin["parameters"]:
-        low, high = (UNKNOWN if one[end] is None else f"{one[end]:g}" for end in ("min", "max"))
-        table.add_row(one["name"], one["type"], one["unit"], f"{low} … {high}", str(one["default"]), one["help"])
-    return Group(head, table) if plugin["parameters"] else head
+        facts = [one["type"], one["unit"], _range(one["min"], one["max"]), f"default {one['default']!r}"]
+        name = Text.assemble("\n", (one["name"], "bold"), f"  {', '.join(filter(None, facts))}", overflow="fold")
+        parts += [name, Padding(Text(one["help"]), (0, 0, 0, 4))]
+    return Group(*parts)
 
 
 def overhead_table(document: Mapping[str, Any]) -> RenderableType:

@@ -73,6 +73,7 @@ class ControlLoop:
         self._monitor: Measuring = monitor or Monitor(topology)
         self._rng = np.random.default_rng(seed)
         self._policy_state: State | None = learned
+        self._restored = learned is not None  # and not used yet
         self._keep, self._kept_at = keep, clock()
         self._shedding = shedding
         self._switch = switch or Fixed()
@@ -84,7 +85,11 @@ class ControlLoop:
         self._batches = 0
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
         self._arrival: float | None = None  # records/s, as last known
-        self._waiting: tuple[float, int] | None = None  # the backlog, and when that was
+        self._waiting: tuple[float, int] | None = None  # the backlog that they were counted up to, and when that was
+        self._backlog: int | None = None  # when the last batch ended
+        self._ended: float | None = None  # when that was
+        self._came: float | None = None  # records/s, by that backlog alone
+        self._shed_after_s = None if shedding is None else shedding.timeout_s
         self._usable = 0  # slots that the last plan could use
         self._failing = False
         self.failures = 0  # of the policy: decisions that it could not make
@@ -133,7 +138,8 @@ class ControlLoop:
         plan, before = self._plan, self._given
         if self._mode is Mode.OFF and before is not None and before.widths == plan.widths:
             return replace(plan, knowledge=before.knowledge, shards=before.shards)
-        self._given = replace(plan, knowledge=self._routing.edition, shards=self._sharding.maps(plan.widths))
+        shards, shed_after_s = self._sharding.maps(plan.widths), self._next_age()
+        self._given = replace(plan, knowledge=self._routing.edition, shards=shards, shed_after_s=shed_after_s)
         return self._given
 
     def routes(self, plan: Plan) -> Mapping[str, Route]:
@@ -142,6 +148,7 @@ class ControlLoop:
 
     def report(self, report: BatchReport) -> None:
         self._batches += 1
+        self._ended, self._backlog, self._came = self._clock(), report.backlog, _came(report)
         # before the first cycle nobody has looked who is there
         if self._batches > COLD or self.fleet is None or not (self.fleet.slots or self.fleet.cluster.executors()):
             self._monitor.add(report)
@@ -233,8 +240,12 @@ class ControlLoop:
             before = self._policy.initial() if self._policy_state is None else self._policy_state
             state, requests = decided(self._policy, before, snapshot, self._rng)
             self._policy_state = state
+            self._restored = self._restored and snapshot.rate is None  # where nothing was measured, little of it is used
             self._tell_refused(state, snapshot)
         except Exception as error:  # a policy is anybody's code; whatever it raises must not reach the data flow
+            if self._restored:
+                self._begin_anew(error)
+                return self._analyze(snapshot)
             self.failures += 1
             self.first_failure = self.first_failure or repr(error)
             if not self._failing:
@@ -244,12 +255,24 @@ class ControlLoop:
         self._failing = False
         return requests
 
+    def _begin_anew(self, error: Exception) -> None:
+        """What was learned before is of no use: the policy would fail on it for the whole run."""
+        name, fault = getattr(self._policy, "name", "?"), str(error).strip().rpartition("\n")[2]
+        log.warning("policy %s cannot go on from what it learned before (%s); it begins anew", name, fault or repr(error))
+        self._restored, self._policy_state = False, None
+        if isinstance(self._policy, RemotePolicy):
+            self._policy.begin_anew()
+
     def _tell_refused(self, state: State, snapshot: Snapshot) -> None:
-        """What the application's manager did not grant, and why: each once while it goes on."""
+        """What a guard held back or the application's manager did not grant, and why: each once while it goes on."""
         told = self._policy.refusals() if isinstance(self._policy, RemotePolicy) else refused(self._policy, state)
         for one in told:
-            who, what, why = one["refused"]["manager"], one["refused"]["action"]["kind"], one["refused"]["reason"]
-            log.info("refused: %s of %s (%s): %s", what, who, why, one["reason"])
+            wish = one["refused"]
+            if "guard" in wish:
+                change = f"{wish['operator']} from {wish['before']} to {wish['after']}" if wish["operator"] else "a move"
+                log.info("held back by %s: %s (%s): %s", wish["guard"], change, wish["reason"], one["reason"])
+            else:
+                log.info("refused: %s of %s (%s): %s", wish["action"]["kind"], wish["manager"], wish["reason"], one["reason"])
             self._journal.decision({**one, "at_s": round(snapshot.at, 3)})
 
     def _make_plan(
@@ -264,15 +287,25 @@ class ControlLoop:
         widths = planner.widths(self._topology, usable, snapshot)
         if self._work and snapshot is not None and not snapshot.batches and granted == self._plan.degrees:
             widths = dict(self._plan.widths)  # nothing was measured, so nothing is known better than before
-        shed_after = None if self._shedding is None else self._shedding.after(snapshot)
         actions = tuple(request.action for request in requests if isinstance(request.action, Scale | Migrate))
-        limit = self._next_limit(snapshot, usable)
-        return Plan(granted, slots, widths, limit, self._trigger_s, shed_after_s=shed_after, actions=actions)
+        arriving = None if snapshot is None else self._arriving(snapshot)
+        limit = self._next_limit(snapshot, usable, arriving)
+        return Plan(granted, slots, widths, limit, self._trigger_s, shed_after_s=self._shed_after_s, actions=actions)
 
-    def _next_limit(self, snapshot: Snapshot | None, usable: int) -> int | None:
+    def _next_age(self) -> float | None:
+        """How old records may be in the batch that starts now. Here, and not when plans are made: the next batch may start
+        before a cycle has seen what the last one left."""
+        if self._shedding is not None and self._ended is not None:
+            rate = self._came if self._arrival is None else self._arrival
+            since_s = min(self._clock() - self._ended, self._trigger_s)  # more come until the next one may start
+            waiting = None if self._backlog is None else self._backlog + (rate or 0.0) * since_s
+            self._shed_after_s = self._shedding.allowed(waiting, rate, self._shed_after_s)
+        return self._shed_after_s
+
+    def _next_limit(self, snapshot: Snapshot | None, usable: int, arriving: float | None) -> int | None:
         if self._read_limit is None:
             return None
-        batches, arriving = (snapshot.batches, self._arriving(snapshot)) if snapshot else ((), None)
+        batches = snapshot.batches if snapshot else ()
         before, self._usable = self._usable or usable, usable
         self._limit_state, limit = self._read_limit.decide(self._limit_state, batches, arriving, usable / before)
         return limit
@@ -281,22 +314,31 @@ class ControlLoop:
         """Records/s that came, which under a backlog are not those that were read: a throughput would feed on itself."""
         if snapshot.rate is None or snapshot.backlog is None:
             return self._arrival  # no batch ended, and what is known is of those before
-        before, self._waiting = self._waiting, (snapshot.at, snapshot.backlog)
-        if before is not None and snapshot.at > before[0]:
+        at = snapshot.at if self._ended is None else self._ended - self._started  # when so many waited
+        before, self._waiting = self._waiting, (at, snapshot.backlog)
+        if before is not None and at > before[0]:
             read = snapshot.rate * snapshot.interval_s
-            self._arrival = max(0.0, (read + snapshot.backlog - before[1]) / (snapshot.at - before[0]))
+            self._arrival = max(0.0, (read + snapshot.backlog - before[1]) / (at - before[0]))
         return self._arrival
 
     def _execute(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
         if plan == self._plan:
             return
-        reason = "; ".join(request.reason for request in requests) or "work or batch time changed"
+        reason = "; ".join(request.reason for request in requests) or self._other_reason(plan)
         if plan.degrees != self._plan.degrees or plan.actions:
             log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
         self._journal.decision({**plan.to_json(), "at_s": round(snapshot.at, 3), "reason": reason})
         self._plan = replace(plan, actions=(), reason=reason)  # actions are done once
         for actuator in self._actuators:
             actuator.apply(plan)
+
+    def _other_reason(self, plan: Plan) -> str:
+        """Why a plan is another one though nothing was asked for."""
+        if plan.shed_after_s == self._plan.shed_after_s:
+            return "work or batch time changed"
+        if plan.shed_after_s is None:
+            return f"no record is left out: {self._backlog or 0:,} wait"
+        return f"records older than {plan.shed_after_s:.3g} s are left out: {self._backlog or 0:,} wait"
 
     def _run(self) -> None:
         failing = False
@@ -308,6 +350,12 @@ class ControlLoop:
                 if not failing:
                     log.exception("the control loop failed; the last plan stays in force")
                 failing = True
+
+
+def _came(report: BatchReport) -> float | None:
+    """Records/s by what waits: it was created after what was read. A guess, but there is none better after the first batch."""
+    newest = max((at for at, _ in report.created), default=report.committed)
+    return report.backlog / (report.committed - newest) if report.backlog and report.committed > newest else None
 
 
 def _degrees(requests: Sequence[Request]) -> dict[str, int]:

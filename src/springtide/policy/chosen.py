@@ -13,6 +13,7 @@ from springtide.errors import OptionError, nearest
 from springtide.policy import registry, scale
 from springtide.policy.guard.guarded import Guarded
 from springtide.policy.scale import ScalePolicy, State
+from springtide.policy.trial import fault_of
 
 STATE = "state"
 """The setting that names a file with what a policy learned; every policy has it."""
@@ -49,6 +50,10 @@ def chosen(
     whole: ScalePolicy = Guarded(made, tuple(named("guard", one) for one in guards)) if guards else made
     scale.check(whole, operators)
     learned = None if file is None else read_state(str(file), policy)
+    if learned is not None and (fault := fault_of(made, learned, operators)) is not None:
+        raise OptionError(
+            f"state={str(file)!r} is damaged: policy {policy!r} cannot decide with what it holds ({fault}); train it again"
+        )
     if learned is not None and guards:
         learned = {"policy": learned, "guards": {}}
     return Chosen(whole, learned)
@@ -107,6 +112,7 @@ def read_state(file: str, policy: str) -> State:
         found, state = document["policy"], document["state"]
         if not isinstance(state, dict):
             raise TypeError("no state")
+        json.dumps(state, allow_nan=False)  # Python's JSON reads what is no number, and policies would decide on it
     except FileNotFoundError:
         raise OptionError(f"state={file!r}: there is no such file; `springtide train` writes one") from None
     except (OSError, ValueError, KeyError, TypeError) as fault:

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from springtide.errors import SetupError
+from springtide.errors import OptionError, SetupError, nearest
 from springtide.model.rate import Rate
 from springtide.policy.scale.clairvoyant import Clairvoyant
 from springtide.record.plots import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 POINTS = 2_000
 """A longer trace is drawn by its means over as many stretches: more than the picture has dots."""
 
 
+def check(path: Path) -> None:
+    """SetupError or OptionError if nothing could be drawn there: to be known before hours of simulation."""
+    kind = path.suffix.removeprefix(".")
+    allowed = _figure().canvas.get_supported_filetypes()
+    if kind.lower() not in allowed:
+        raise OptionError(f"a plot in {str(path)!r}: its name has to end with what it is; {nearest(kind, allowed)}")
+
+
 def draw(rate: Rate, replicas: Mapping[str, Sequence[tuple[float, int]]], title: str, path: Path) -> Path:
     """Draw the rate above and the replicas below it. ``replicas``: by policy, from which second on it had how many."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
-    figure = Figure(figsize=(11, 7), layout="constrained")  # no pyplot: it would keep every figure for ever
+    figure = _figure()
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
     edges = np.linspace(0.0, rate.end, min(POINTS, max(2, int(rate.end))) + 1)
     came = np.diff(np.interp(edges, rate.steps.edges, rate.steps.counts)) / np.diff(edges)
@@ -47,3 +55,11 @@ def draw(rate: Rate, replicas: Mapping[str, Sequence[tuple[float, int]]], title:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     return path
+
+
+def _figure() -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
+    return Figure(figsize=(11, 7), layout="constrained")  # no pyplot: it would keep every figure for ever

@@ -15,6 +15,7 @@ from springtide.model.rate import Rate, as_rate
 from springtide.model.rate import trace as read_trace
 from springtide.model.topology import Topology
 from springtide.policy import registry, scale
+from springtide.policy.batch.shedding import Shedding
 from springtide.policy.chosen import chosen, named
 from springtide.policy.group import Continual, Grouping
 from springtide.policy.guard.guarded import Guarded
@@ -45,7 +46,7 @@ def simulate(
     warmup: str | float = 0.0, by_record: bool = False, costs: str | Path | None = None, begin: str | float | None = None,
     trigger: str | float | None = None, constants: Constants | None = None, r_over: int | None = None,
     starting: str | float = 0.0, guards: Sequence[str] = (), learned: State | None = None, progress: Progress | None = None,
-    grant: str | None = None, managers: str = "",
+    grant: str | None = None, managers: str = "", shed_after: str | float | None = None, queue_limit: int | None = None,
 ) -> Outcome:  # fmt: skip
     """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
 
@@ -56,7 +57,8 @@ def simulate(
     between two, and Spark's ``constants`` come from the file ``costs``, if they are not given. ``r_over``: how many replicas
     would be too many at any time, as the papers have it, to which the saved resources are in proportion. ``starting``: how
     long a new replica takes to come. ``guards`` stand between the policy and the plan; ``learned`` is the policy's state to
-    begin with.
+    begin with. ``shed_after``: a record that is older when it would be served is removed; ``queue_limit``: when so many wait
+    for a replica, the next is dropped; both in continuous mode.
     """
     if mode not in MODES:
         raise OptionError(f"mode {mode!r} does not exist; {nearest(mode, MODES)}")
@@ -64,6 +66,8 @@ def simulate(
     model = modelled(what, None if trace is None else _rate(trace), costs)
     if arrivals is not None:
         model = replace(model, sources=tuple(replace(source, arrivals=arrivals) for source in model.sources))
+    if shed_after is not None or queue_limit is not None:
+        model = _shedding(model, in_batches, shed_after, queue_limit)
     names = [operator.name for operator in model.topology.scalable]
     if (guards or grant is not None) and (policy == Clairvoyant.name or isinstance(policy, Clairvoyant | Foreseen)):
         raise OptionError(
@@ -116,6 +120,16 @@ def simulate(
     if r_over is not None and measured["replicas"]["mean"] is not None:
         measured["saved_resources"] = 1 - measured["replicas"]["mean"] / r_over
     return replace(outcome, summary={**about, **{name: measured[name] for name in METRICS}})
+
+
+def _shedding(model: Model, in_batches: bool, shed_after: str | float | None, queue_limit: int | None) -> Model:
+    """The model with what PSPS leaves out: its t_out, and its queue limit at every operator."""
+    if in_batches:
+        raise OptionError("shed_after and queue_limit are for continuous mode; batches are simulated without load shedding")
+    asked = Shedding(None if shed_after is None else seconds(shed_after, "shed_after"), queue_limit)  # which checks them
+    timeout_s = model.timeout_s if asked.timeout_s is None else asked.timeout_s
+    limited = {} if queue_limit is None else {"queue_limit": queue_limit}
+    return replace(model, timeout_s=timeout_s, operators=tuple(replace(one, **limited) for one in model.operators))
 
 
 def _scaler(

@@ -102,7 +102,7 @@ class BatchRunner:
     def _planned(self, batch: int) -> Plan:
         """The plan of this batch: as it was if the batch may have run before, or the one in force now."""
         earlier = self._checkpoint.plan(batch) if batch <= self._begun else None
-        plan = earlier or self._shedding(self._control.current())
+        plan = earlier or self._shedding(self._control.current(), batch)
         if plan != self._plan:
             if earlier is None:
                 self._checkpoint.write_plan(batch, plan)
@@ -111,11 +111,14 @@ class BatchRunner:
             self._plan = plan
         return plan
 
-    def _shedding(self, plan: Plan) -> Plan:
-        """A plan by which records are left out says from when on: a replay has to leave out the same ones."""
+    def _shedding(self, plan: Plan, batch: int) -> Plan:
+        """A plan by which records are left out says from when on: a replay has to leave out the same ones.
+
+        Counted from when Spark fixed what the batch reads: until it gets here, as long may pass as its newest may be old.
+        """
         if plan.shed_after_s is None or self._oldest_s < plan.shed_after_s / 2:
             return plan
-        return replace(plan, shed_before=round(time.time() - plan.shed_after_s, 6))
+        return replace(plan, shed_before=round(self._checkpoint.batch_time(batch) / 1e6 - plan.shed_after_s, 6))
 
     def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
         planned = time.time()
@@ -143,7 +146,8 @@ class BatchRunner:
             self._state.committed(manifest)
         committed = time.time()
         self.committed = totals
-        self._oldest_s = max((committed - at for task in outcome.tasks for at, _ in task["created"]), default=0.0)
+        ages = (committed - at for task in outcome.tasks for at, _ in task["created"])
+        self._oldest_s = max(ages, default=math.inf if any(task["shed"] for task in outcome.tasks) else 0.0)
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
         return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
 

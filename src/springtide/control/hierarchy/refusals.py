@@ -1,4 +1,4 @@
-"""What the application's manager refused, for those who look at the run: each refusal once, for as long as it goes on."""
+"""What guards held back and managers refused, for those who look at the run: each once, for as long as it goes on."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from springtide.policy.scale import ScalePolicy, State
 
 
 def refused(policy: ScalePolicy, state: State) -> list[Mapping[str, Any]]:
-    """What a policy's last decision, which left this state, newly refused: ``{"refused": the proposal, "reason": …}`` each.
+    """What was newly refused in a policy's last decision, which left this state: ``{"refused": what was wanted, "reason": …}``.
 
-    Only managers refuse; they may be behind guards.
+    Guards hold requests back, and managers, who may be behind guards, refuse proposals.
 
     >>> from springtide.policy.scale.static import Static
     >>> refused(Static(), {})
     []
     """
+    found: list[Mapping[str, Any]] = []
     while isinstance(policy, Guarded):
+        found += state.get("told", ())
         policy, state = policy.policy, state["policy"]
-    return list(state["refused"]) if isinstance(policy, Hierarchy) else []
+    return [*found, *(state["refused"] if isinstance(policy, Hierarchy) else ())]

@@ -104,6 +104,7 @@ class RemotePolicy:
         self._rng: Any = None
         self._told_at = time.monotonic()
         self._there, self._closing, self._unkept = True, False, False
+        self._anew = False  # the process is to forget what it knows
         self._child: Child | None = None
         self._watchdog = threading.Thread(target=self._watch, name="springtide-watchdog", daemon=True)
         self._watchdog.start()
@@ -139,8 +140,13 @@ class RemotePolicy:
             raise PolicyFailed(error)
         return known, _together(answers)
 
+    def begin_anew(self) -> None:
+        """Have the process forget what it was begun with, before its next decision."""
+        with self._changed:
+            self._state, self._rng, self._anew = self._policy.initial(), None, True
+
     def refusals(self) -> list[Mapping[str, Any]]:
-        """What managers were newly refused since the last call: ``{"refused": the proposal, "reason": …}`` each."""
+        """What guards and managers newly refused since the last call: ``{"refused": the proposal, "reason": …}`` each."""
         with self._changed:
             found = list(self._refusals)
             self._refusals.clear()
@@ -198,6 +204,8 @@ class RemotePolicy:
             return
         self._begin(child)
         while (asked := self._next(child)) is not None:
+            if self._anew:
+                self._begin(child)
             self._decide(child, asked)
             if time.monotonic() - self._told_at >= self._patience.state_s:
                 self._learn(child, self._patience.hang_s)
@@ -218,7 +226,9 @@ class RemotePolicy:
             return None if self._closing else asked
 
     def _begin(self, child: Child) -> None:
-        begin = {"message": "begin", "spec": self._spec.to_json(), "state": self._state, "rng": self._rng}
+        with self._changed:
+            self._anew = False
+            begin = {"message": "begin", "spec": self._spec.to_json(), "state": self._state, "rng": self._rng}
         answer = child.ask(begin, self._patience.first_s)
         if "begun" not in answer:
             raise Lost(f"it could not begin: {_last_line(answer)}")
@@ -245,6 +255,8 @@ class RemotePolicy:
         answer = child.ask({"message": "state"}, timeout_s)
         with self._changed:
             self._told_at = time.monotonic()
+            if self._anew:
+                return
             if isinstance(answer.get("state"), dict):
                 self._state, self._rng = answer["state"], answer.get("rng")
                 return

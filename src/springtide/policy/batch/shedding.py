@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from springtide.errors import OptionError
-from springtide.model.snapshot import Snapshot
+
+STEADY = 0.1
+"""An age that would keep so much more or less than the limit stays: rates are never twice the same, and each new age is a new
+plan, to be recorded."""
 
 
 @dataclass(frozen=True)
@@ -13,9 +16,10 @@ class Shedding:
     """PSPS's t_out and queue limit, for micro-batches: how old a record may be when its batch starts.
 
     ``timeout_s``: older ones are left out. ``queue_limit``: when more than this wait, only as many of the newest are kept; with
-    the rate at which records come, that is an age too.
+    the rate at which records come, that is an age too. Not the rate at which they are read: under a load that is too high, that
+    is less, and what the batches of an interval read may have come in minutes.
 
-    >>> Shedding(timeout_s=30.0, queue_limit=1_000).allowed(backlog=5_000, rate=100.0)
+    >>> Shedding(timeout_s=30.0, queue_limit=1_000).allowed(waiting=5_000, rate=100.0)
     10.0
     """
 
@@ -28,12 +32,14 @@ class Shedding:
         if self.queue_limit is not None and self.queue_limit < 1:
             raise OptionError(f"queue_limit={self.queue_limit} is not allowed; it is at least 1")
 
-    def after(self, snapshot: Snapshot | None) -> float | None:
-        """The age beyond which records are left out now; None: none are."""
-        return self.timeout_s if snapshot is None else self.allowed(snapshot.backlog, snapshot.rate)
+    def allowed(self, waiting: float | None, rate: float | None, before: float | None = None) -> float | None:
+        """The age beyond which records are left out, when so many wait and so many come in a second; None: none are.
 
-    def allowed(self, backlog: float | None, rate: float | None) -> float | None:
-        if self.queue_limit is None or not backlog or not rate or backlog <= self.queue_limit:
+        ``before``: the age that was allowed last.
+        """
+        if self.queue_limit is None or not waiting or not rate or waiting <= self.queue_limit:
             return self.timeout_s
         newest = self.queue_limit / rate
-        return newest if self.timeout_s is None else min(newest, self.timeout_s)
+        if self.timeout_s is not None and newest >= self.timeout_s:
+            return self.timeout_s
+        return before if before and abs(newest - before) <= STEADY * newest else newest

@@ -83,6 +83,10 @@ class Bounds:
                 reviewed.append(within)
         return state, tuple(reviewed)
 
+    def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
+        least, most = self.of(request.operator)
+        return f"its bounds are {least} to {most}"
+
     def _within(self, operator: OperatorSnapshot, request: Request) -> Request:
         least, most = self.of(operator.name)
         least = least if operator.limit is None else min(least, max(1, operator.limit))

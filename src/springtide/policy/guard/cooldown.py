@@ -46,5 +46,11 @@ class Cooldown:
     def _rested(self, request: Request, snapshot: Snapshot, changed: float | None, now: float) -> bool:
         if changed is None or request.operator not in snapshot.by_name:
             return True
-        rest = self.before_out if request.degree > snapshot[request.operator].degree else self.before_in
-        return now - changed >= rest - SLACK_S
+        return now - changed >= self._rest(request, snapshot) - SLACK_S
+
+    def _rest(self, request: Request, snapshot: Snapshot) -> float:
+        return self.before_out if request.degree > snapshot[request.operator].degree else self.before_in
+
+    def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
+        passed = state["clock"] - state["changed"].get(request.operator, 0.0)
+        return f"it changed {passed:g} s ago, and rests for {self._rest(request, snapshot):g} s"

@@ -54,6 +54,10 @@ class Effectiveness:
         )
         return {"clock": now, "operators": known}, passed
 
+    def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
+        left = state["operators"][request.operator]["until"] - state["clock"]
+        return f"its last scale-out changed nothing; none for another {left:g} s"
+
     def _observed(
         self, before: Mapping[str, Any] | None, operator: OperatorSnapshot, snapshot: Snapshot, began: float, now: float
     ) -> dict[str, Any]:

@@ -105,6 +105,10 @@ class Excluded:
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         return state, () if self.excludes(snapshot.at) else requests
 
+    def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
+        periods = "; ".join(filter(None, (self.periods.strip(), self.daily.strip())))
+        return f"{snapshot.at:g} s after the start is in a period in which nothing changes: {periods}"
+
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(";") if part.strip()]

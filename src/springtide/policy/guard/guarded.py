@@ -11,6 +11,8 @@ import numpy as np
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.guard import Guard
+from springtide.policy.guard.shared import clock
+from springtide.policy.guard.vetoes import Veto, told, vetoes
 from springtide.policy.scale import ChecksOperators, ScalePolicy, State, check
 
 
@@ -18,6 +20,8 @@ from springtide.policy.scale import ChecksOperators, ScalePolicy, State, check
 class Guarded:
     """Asks the policy, and then each guard in turn: every guard sees what those before it let pass, and the last has the last
     word. So put first what thinks again, and last what must hold: ``cooldown``, ``max-step``, then ``bounds``, ``quota``.
+
+    In the state ``told`` is what a guard newly held back, and ``holding`` when each that was told before was last held back.
 
     >>> from springtide.policy.guard.bounds import Bounds
     >>> from springtide.policy.scale.static import Static
@@ -37,16 +41,21 @@ class Guarded:
             return self.policy.name
 
     def initial(self) -> State:
-        return {"policy": self.policy.initial(), "guards": {key: guard.initial() for key, guard in self._keyed()}}
+        guards = {key: guard.initial() for key, guard in self._keyed()}
+        return {"policy": self.policy.initial(), "guards": guards, "clock": 0.0, "holding": {}, "told": []}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         policy, requests = self.policy.decide(state["policy"], snapshot, rng)
-        guards = {}
+        guards: dict[str, State] = {}
+        found: list[Veto] = []
         for key, guard in self._keyed():
             # a guard that was added since the state was saved starts anew
-            remembered = state["guards"].get(key)
-            guards[key], requests = guard.review(guard.initial() if remembered is None else remembered, snapshot, requests)
-        return {"policy": policy, "guards": guards}, requests
+            remembered, asked = state["guards"].get(key), requests
+            guards[key], requests = guard.review(guard.initial() if remembered is None else remembered, snapshot, asked)
+            found += vetoes(guard, guards[key], snapshot, asked, requests)
+        now = clock({"clock": state.get("clock", 0.0)}, snapshot)
+        new, holding = told(state.get("holding", {}), found, requests, now)
+        return {"policy": policy, "guards": guards, "clock": now, "holding": holding, "told": new}, requests
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when the policy or a guard names an operator that does not exist."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.guard import State
+from springtide.policy.guard.shared import ROUNDING
 from springtide.policy.registry import parameter, validate
 
 
@@ -34,6 +35,10 @@ class Hysteresis:
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         return state, tuple(request for request in requests if self._worth_it(request, snapshot))
 
+    def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
+        degree = snapshot[request.operator].degree
+        return f"a change by {abs(request.degree - degree)} is less than {self.share:g} of {degree}"
+
     def _worth_it(self, request: Request, snapshot: Snapshot) -> bool:
         operator = snapshot.by_name.get(request.operator)
-        return operator is None or abs(request.degree - operator.degree) >= self.share * operator.degree
+        return operator is None or abs(request.degree - operator.degree) >= self.share * operator.degree - ROUNDING

@@ -8,7 +8,7 @@ from typing import ClassVar
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.guard import State
-from springtide.policy.guard.shared import amended
+from springtide.policy.guard.shared import ROUNDING, amended
 from springtide.policy.registry import parameter, validate
 
 
@@ -38,8 +38,8 @@ class MaxStep:
 
     def reach(self, degree: int) -> tuple[int, int]:
         """The least and the most replicas that so many may become."""
-        fewer = max(self.replicas_in, int(self.share_in * degree))
-        more = max(self.replicas_out, int(self.share_out * degree))
+        fewer = max(self.replicas_in, int(self.share_in * degree + ROUNDING))
+        more = max(self.replicas_out, int(self.share_out * degree + ROUNDING))
         return max(1, degree - fewer), degree + more
 
     def initial(self) -> State:

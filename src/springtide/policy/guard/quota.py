@@ -37,7 +37,7 @@ class Quota:
         return {}
 
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
-        quota = min((limit for limit in (self.most or None, snapshot.slots) if limit is not None), default=None)
+        quota = self._of(snapshot)
         if quota is None:
             return state, requests
         has = {operator.name: operator.degree for operator in snapshot.operators}
@@ -50,11 +50,21 @@ class Quota:
             if extra > 0:
                 granted[request.operator] += extra
                 free -= extra
-        why = f"all operators together have at most {quota}"
+        why = _why(quota)
         strangers = tuple(request for request in requests if request.operator not in has)
         return state, strangers + tuple(
             _granted(known.get(name), name, degree, has[name], why) for name, degree in granted.items() if degree != has[name]
         )
+
+    def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
+        return f"{_why(self._of(snapshot))}, and none is left"
+
+    def _of(self, snapshot: Snapshot) -> int | None:
+        return min((limit for limit in (self.most or None, snapshot.slots) if limit is not None), default=None)
+
+
+def _why(quota: int | None) -> str:
+    return f"all operators together have at most {quota}"
 
 
 def _granted(request: Request | None, name: str, degree: int, has: int, why: str) -> Request:

@@ -11,6 +11,9 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.grant import SLACK_S as SLACK_S  # guards take it from here
 
+ROUNDING = 1e-9
+"""A share of a degree may come out so much off the whole number that it is: 0.14 · 50 is 7.000000000000001."""
+
 
 def amended(request: Request, degree: int, why: str) -> Request:
     """The request for another degree; its reason tells what was wanted, and why not.

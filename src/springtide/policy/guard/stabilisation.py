@@ -56,6 +56,10 @@ class Stabilisation:
                 reviewed.append(request if largest == request.degree else amended(request, largest, why))
         return {"clock": now, "wanted": wanted}, tuple(reviewed)
 
+    def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
+        largest = int(state["wanted"][request.operator][0][1])
+        return f"{largest} were wanted in the last {self.window:g} s, it has {snapshot[request.operator].degree}"
+
 
 def _and(recent: list[list[float]], now: float, degree: int) -> list[list[float]]:
     """What was wanted, with one more. Those before it that were not larger can never be the largest again: the first one is."""

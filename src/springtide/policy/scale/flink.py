@@ -47,7 +47,8 @@ class Flink:
 
     **Where it looks.** Busy is that of the busiest replica where replicas are known. An operator with much lag works as fast
     as it can, so its rate is its true rate (here a replica never waits for those after it, so there is no back-pressure to
-    take out). p' goes up to the first degree that shares the shards out better: the operator's shards, or else its limit.
+    take out). p' goes up to the first degree that shares the operator's shards out better; one without shards is not
+    aligned to anything.
     An operator of which something was not measured keeps its degree, and so do those whose input depends on it.
     """
 
@@ -173,14 +174,13 @@ class Flink:
         return ((flow.lag + stopped) / catch_up_s if catch_up_s > 0 else 0.0) + flow.target / utilisation
 
     def _degree(self, operator: OperatorSnapshot, factor: float, slots: int | None) -> int:
-        """⌈factor · p⌉ between the limits, which never force a change by themselves; then aligned."""
+        """⌈factor · p⌉ between the limits, which never force a change by themselves; then aligned to the shards."""
         now = max(1, operator.degree)
         most = min(max(now, self.vertex_max_parallelism), operator.limit or 10**9, slots or 10**9)
         wanted = min(max(rounded_up(factor * now), min(now, self.vertex_min_parallelism)), most)
-        parts = operator.shards or operator.limit
-        if parts is None or wanted == now:
+        if operator.shards is None or wanted == now:
             return wanted
-        return aligned(wanted, parts, most if wanted > now else min(now, most))
+        return aligned(wanted, operator.shards, most if wanted > now else min(now, most))
 
     def _waited(
         self, waiting: Mapping[str, Any] | None, tick: int, degree: int, outside: bool

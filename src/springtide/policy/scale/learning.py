@@ -26,6 +26,7 @@ from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 from springtide.policy.scale.bounds import shared_out
 from springtide.policy.scale.measured import known_costs
+from springtide.policy.scale.tide import DEFAULT_TARGET_S
 
 ACTIONS = (-1, 0, 1)
 """One replica less, no change, one more; the order of a row of Q."""
@@ -63,7 +64,9 @@ class Learner(ABC):
     kind: ClassVar[str] = "scale"
     name: ClassVar[str]
 
-    target_ms: float = parameter(0.0, "ms", 0, help="R_max,op of every operator; 0: the run's target, shared out by cost")
+    target_ms: float = parameter(
+        0.0, "ms", 0, help="R_max,op of every operator; 0: the run's target, else 1 s, shared out by cost"
+    )
     targets: str = parameter("", help="R_max,op by operator, in ms, such as parser=5,partialRank=210")
     most: int = parameter(8, "replicas", 1, help="K_max of an operator that has no limit of its own")
     bin: float = parameter(50.0, "records/s", 1e-6, help="λ̄: input rates are told apart by so much")
@@ -133,12 +136,10 @@ class Learner(ABC):
         return {"bin": self.bin, "tables": tables, "cost_s": costs}, requests
 
     def bounds(self, snapshot: Snapshot, cost_s: Mapping[str, float]) -> dict[str, float]:
-        """R_max,op in ms: as it is set, else the operator's share of the run's target."""
+        """R_max,op in ms: as it is set, else the operator's share of the run's target, or of the 1 s that ``tide`` aims at."""
         names = [operator.name for operator in snapshot.operators]
-        if self.target_ms or not snapshot.target_s:
-            rest = dict.fromkeys(names, self.target_ms) if self.target_ms else {}
-        else:
-            rest = shared_out(snapshot.target_s, names, cost_s)
+        target_s = snapshot.target_s or DEFAULT_TARGET_S
+        rest = dict.fromkeys(names, self.target_ms) if self.target_ms else shared_out(target_s, names, cost_s)
         return {**rest, **self._named}
 
     @cached_property

@@ -1,0 +1,60 @@
+"""What a policy is said to have learned, tried out: on a file that is damaged inside, every decision of a run would fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from springtide.model.plan import Plan
+from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
+from springtide.policy.scale import ScalePolicy, State, decided
+
+INTERVALS, INTERVAL_S = 8, 10.0
+
+
+def fault_of(policy: ScalePolicy, state: State, operators: Sequence[str]) -> str | None:
+    """Why a policy cannot go on from a state; None if it can, as far as a few made-up intervals tell.
+
+    A policy that fails on them from its own beginning is not the state's fault.
+
+    >>> from springtide.policy.scale.flink import Flink
+    >>> fault_of(Flink(), {"marks": 5}, ["a"]), fault_of(Flink(), {}, ["a"])
+    ("TypeError: 'int' object is not subscriptable", None)
+    """
+    try:
+        json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as fault:
+        return f"{fault}"
+    found = _fails(policy, state, operators)
+    return found if found is None or _fails(policy, policy.initial(), operators) is None else None
+
+
+def _fails(policy: ScalePolicy, state: State, operators: Sequence[str]) -> str | None:
+    rng = np.random.default_rng(0)
+    try:
+        for snapshot in _made_up(operators):
+            state, _ = decided(policy, state, snapshot, rng)
+    except Exception as fault:  # noqa: BLE001  a policy is anybody's code, and a damaged state breaks it anywhere
+        return f"{type(fault).__name__}: {fault}"
+    return None
+
+
+def _made_up(operators: Sequence[str]) -> Iterator[Snapshot]:
+    """Intervals of operators in a line, one replica each, whose load doubles from one to the next."""
+    for number in range(INTERVALS):
+        rate = 10.0 * 2**number
+        rows, before, made = round(rate * INTERVAL_S), "source", []
+        for name in operators:
+            made.append(OperatorSnapshot(
+                name, 1, 1, rows, rows, 0, INTERVAL_S * 0.1 * (number + 1), rate, 0.1 * (number + 1), rows // 10, 20.0, rows,
+                ((before, rows),),
+            ))  # fmt: skip
+            before = name
+        plan = Plan(dict.fromkeys(operators, 1), len(made), dict.fromkeys(operators, 1))
+        source = SourceSnapshot("source", rows, (rate,) * round(INTERVAL_S))
+        yield Snapshot(
+            (number + 1) * INTERVAL_S, INTERVAL_S, plan, tuple(made), ((rows, INTERVAL_S / 2),), rate, rows // 10, None,
+            (source,), target_s=1.0, slots=8, trigger_s=0.0, starting_s=0.0,
+        )  # fmt: skip
