@@ -128,8 +128,10 @@ def _shedding(model: Model, in_batches: bool, shed_after: str | float | None, qu
         raise OptionError("shed_after and queue_limit are for continuous mode; batches are simulated without load shedding")
     asked = Shedding(None if shed_after is None else seconds(shed_after, "shed_after"), queue_limit)  # which checks them
     timeout_s = model.timeout_s if asked.timeout_s is None else asked.timeout_s
-    limited = {} if queue_limit is None else {"queue_limit": queue_limit}
-    return replace(model, timeout_s=timeout_s, operators=tuple(replace(one, **limited) for one in model.operators))
+    operators = model.operators
+    if queue_limit is not None:
+        operators = tuple(replace(one, queue_limit=queue_limit) for one in operators)
+    return replace(model, timeout_s=timeout_s, operators=operators)
 
 
 def _scaler(
