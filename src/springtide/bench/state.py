@@ -4,8 +4,8 @@
 - pause: how long no batch ends while a state of 100 MB is spread from 2 tasks to 8, and back
 - skew: what is left of the throughput when the popular keys change (Elasticutor, figure 6)
 
-Each part has a process and a session of its own, with the same settings for all sides of it. A batch's time is that from its
-start to the start of the next, as all run back to back.
+Each part has a process and a session of its own, with the same settings for all sides of it; where pauses are measured, each side
+in each round. A batch's time is that from its start to the start of the next, as all run back to back.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ def measure(
     if rows not in (None, *(load.rows for load in LOADS)):
         known = " or ".join(str(load.rows) for load in LOADS)
         raise OptionError(f"throughput is measured with batches of {known} rows; {rows} came")
-    more = {"throughput": [] if rows is None else [str(rows)]}
-    found = {part: _part(part, rounds, more.get(part, []), progress) for part in parts}
+    found = {}
+    for part in parts:
+        print(f"{part}:", file=progress, flush=True)
+        more = [rows] if part == "throughput" and rows is not None else []
+        found[part] = answer_of(f"state_{part}", rounds, *more)
     document: dict[str, Any] = {}
     if "throughput" in found:
         document["throughput"] = found["throughput"]
@@ -64,15 +67,14 @@ def measure(
     return document
 
 
-def _part(name: str, rounds: int, more: Sequence[str], progress: TextIO) -> Any:
-    """One part, in a process of its own."""
-    command = [sys.executable, "-m", f"springtide.bench.state_{name}", str(rounds), *more]
-    print(f"{name}:", file=progress, flush=True)
+def answer_of(module: str, *arguments: object) -> Any:
+    """What a module of the benchmark answers, in a process of its own."""
+    command = [sys.executable, "-m", f"springtide.bench.{module}", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=None, text=True) as process:  # noqa: S603
         assert process.stdout is not None
         answer = process.stdout.read()
         if process.wait():
-            raise RuntimeError(f"the process of {name} ended with exit code {process.returncode}")
+            raise RuntimeError(f"the process of {module} ended with exit code {process.returncode}")
     return json.loads(answer)
 
 

@@ -2,8 +2,10 @@
 
 Files of rows come at a steady pace, whatever the query does. Springtide changes its width between two batches. Spark's way is
 to let the query take up what is there, stop it, repartition its checkpoint, and start it again. So that there is an end to what
-is there, no files come until it was taken up; those that were due come right after. Both sides run once before they are
-measured: in a JVM's first minutes a third to a half of what it computes is Java's compiler.
+is there, no files come until it was taken up; those that were due come right after.
+
+Each side has a process and a session of its own in each round, and runs there once before it is measured: what Spark's state stores
+have in memory goes on with its work every minute after their query has ended, and would do so beside the other side.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import springtide as st
+from springtide.bench.state import answer_of
 from springtide.bench.state_throughput import ROCKSDB, SHARDS
+from springtide.bench.statistics import turned
 from springtide.spark import session as sessions
 
 SLOTS = 8
@@ -168,28 +172,29 @@ def _pause(ends: list[float]) -> float:
     return max(0.0, max(gaps[len(gaps) // 6 :]) - statistics.median(gaps))
 
 
-def _one(
-    side: Callable[[SparkSession, Path, float], tuple[float, float]], session: Any, steady_s: float
-) -> tuple[float, float]:
-    with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
-        return side(session, Path(folder), steady_s)
+SIDES = {"springtide": springtide, "spark": spark}
 
 
-def main() -> None:
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    progress = sys.stderr
-    session: Any = sessions.create(sessions.local_master(SLOTS), "bench-state-pause", conf=ROCKSDB)
-    found: dict[str, list[tuple[float, float]]] = {"springtide": [], "spark": []}
-    for side in (springtide, spark):
-        _one(side, session, WARM_S)
-    for number in range(int(sys.argv[1])):
-        for side in (springtide, spark)[:: 1 if number % 2 == 0 else -1]:
-            name = side.__name__
-            found[name].append(_one(side, session, STEADY_S))
-            print(f"round {number + 1}: {name} pauses for {found[name][-1][0]:.2f} s", file=progress, flush=True)
+def measured(side: str) -> tuple[float, float]:
+    """One side in this process: warmed up, then measured."""
+    session: Any = sessions.create(sessions.local_master(SLOTS), f"bench-state-pause-{side}", conf=ROCKSDB)
+    found = 0.0, 0.0
+    for steady_s in (WARM_S, STEADY_S):
+        with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
+            found = SIDES[side](session, Path(folder), steady_s)
     session.stop()
-    document = {
+    return found
+
+
+def rounds(count: int) -> dict[str, Any]:
+    """Both sides, each in a process of its own, so many times; another one first in every round."""
+    progress = sys.stderr
+    found: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
+    for number in range(count):
+        for side in turned(tuple(SIDES), number):
+            found[side].append(tuple(answer_of("state_pause", side)))
+            print(f"round {number + 1}: {side} pauses for {found[side][-1][0]:.2f} s", file=progress, flush=True)
+    return {
         "springtide_s": round(statistics.median(pause for pause, _ in found["springtide"]), 3),
         "spark_s": round(statistics.median(pause for pause, _ in found["spark"]), 3),
         "usual_batch_s": round(statistics.median(usual for _, usual in found["springtide"]), 3),
@@ -197,7 +202,13 @@ def main() -> None:
         "rounds": {name: [round(pause, 3) for pause, _ in pauses] for name, pauses in found.items()},
         "state_mb": KEYS * TEXT_BYTES / 1e6,
     }
-    print(json.dumps(document), file=answer, flush=True)
+
+
+def main() -> None:
+    answer = os.fdopen(os.dup(1), "w")  # what Spark prints must not get into it
+    os.dup2(2, 1)
+    what = sys.argv[1]
+    print(json.dumps(measured(what) if what in SIDES else rounds(int(what))), file=answer, flush=True)
 
 
 if __name__ == "__main__":
