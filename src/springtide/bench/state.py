@@ -4,8 +4,8 @@
 - pause: how long no batch ends while a state of 100 MB is spread from 2 tasks to 8, and back
 - skew: what is left of the throughput when the popular keys change (Elasticutor, figure 6)
 
-Each part has a process and a session of its own, with the same settings for all sides of it; where pauses are measured, each side
-in each round. A batch's time is that from its start to the start of the next, as all run back to back.
+Each part has a process and a session of its own, with the same settings for all sides of it; where pauses are measured, each
+side in each round. A batch's time is that from its start to the start of the next, as all run back to back.
 """
 
 from __future__ import annotations

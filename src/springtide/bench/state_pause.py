@@ -4,8 +4,8 @@ Files of rows come at a steady pace, whatever the query does. Springtide changes
 to let the query take up what is there, stop it, repartition its checkpoint, and start it again. So that there is an end to what
 is there, no files come until it was taken up; those that were due come right after.
 
-Each side has a process and a session of its own in each round, and runs there once before it is measured: what Spark's state stores
-have in memory goes on with its work every minute after their query has ended, and would do so beside the other side.
+Each side has a process and a session of its own in each round, and runs there once before it is measured: Spark's state stores
+go on with their work every minute after their query has ended, and would do so beside the other side.
 """
 
 from __future__ import annotations
