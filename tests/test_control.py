@@ -182,6 +182,13 @@ def test_degrees_are_cut_to_the_limits_and_of_too_many_the_largest_give() -> Non
     assert planner.slots(granted, Bounds(8)) == 8
 
 
+def test_of_equally_large_degrees_that_with_the_least_work_gives_first() -> None:
+    """``static`` with a degree of 2 on two slots is to use both, and not to halve the one that works."""
+    wanted, worked = {"first": 2, "second": 2, "sink": 2}, {"first": 0.9, "second": 0.02, "sink": 0.0}
+    assert planner.grant(line(), wanted, Bounds(2), worked) == {"first": 2, "second": 1, "sink": 1}
+    assert planner.slots({"first": 2, "second": 1, "sink": 1}, Bounds(2), worked) == 2
+
+
 def test_operators_that_are_more_than_the_slots_share_them() -> None:
     granted = planner.grant(line(), {"first": 9, "second": 0, "sink": -4}, Bounds(2))
     assert granted == {"first": 1, "second": 1, "sink": 1}

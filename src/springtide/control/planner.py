@@ -42,13 +42,17 @@ def work(snapshot: Snapshot) -> dict[str, float]:
 def grant(
     topology: Topology, wanted: Mapping[str, int], bounds: Bounds, work: Mapping[str, float] | None = None
 ) -> dict[str, int]:
-    """Degrees within the bounds: each at least 1 and at most what it can use; of too many, the largest give."""
+    """Degrees within the bounds: each at least 1 and at most what it can use; of too many, the largest give.
+
+    Of equally large ones that with the least work gives first: a sink that hardly works is not to take a slot from a join.
+    """
     degrees = {}
     for operator in topology.scalable:
         limit = _limit(operator, bounds.max_slots)
         degrees[operator.name] = max(1, min(int(wanted.get(operator.name, 1)), limit))
-    while needed.slots(degrees, work or {}) > bounds.max_slots:
-        largest = max(degrees, key=lambda name: degrees[name])
+    known = work or {}
+    while needed.slots(degrees, known) > bounds.max_slots:
+        largest = max(degrees, key=lambda name: (degrees[name], -known.get(name, math.inf)))
         if degrees[largest] == 1:
             break  # more operators than slots: they share them
         degrees[largest] -= 1
