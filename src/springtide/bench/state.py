@@ -36,23 +36,29 @@ class Load:
 
 LOADS = (Load(2_000, 1_000, 12, 6), Load(100_000, 50_000, 4, 2))
 """With which throughput is measured."""
+OMEGAS = (0, 2, 8, 16)
+"""How many times a minute the popular keys change where skew is measured."""
 
 
 def measure(
-    parts: Sequence[str] = PARTS, rounds: int = 3, rows: int | None = None, progress: TextIO = sys.stderr
-) -> dict[str, Any]:
-    """Run the parts, one after the other. ``rows``: throughput only with so many a batch."""
+    parts: Sequence[str] = PARTS, rounds: int = 3, rows: int | None = None, omega: int | None = None,
+    progress: TextIO = sys.stderr,
+) -> dict[str, Any]:  # fmt: skip
+    """Run the parts, one after the other. ``rows``: throughput only with so many a batch; ``omega``: skew only with that."""
     for part in parts:
         if part not in PARTS:
             raise OptionError(f"no part {part!r}; {nearest(part, PARTS)}")
     if rows not in (None, *(load.rows for load in LOADS)):
         known = " or ".join(str(load.rows) for load in LOADS)
         raise OptionError(f"throughput is measured with batches of {known} rows; {rows} came")
+    if omega not in (None, *OMEGAS):
+        raise OptionError(f"skew is measured with keys that change {', '.join(map(str, OMEGAS))} times a minute; {omega} came")
+    chosen = {"throughput": rows, "skew": omega}
     found = {}
     for part in parts:
         print(f"{part}:", file=progress, flush=True)
-        more = [rows] if part == "throughput" and rows is not None else []
-        found[part] = answer_of(f"state_{part}", rounds, *more)
+        only = chosen.get(part)
+        found[part] = answer_of(f"state_{part}", rounds, *([] if only is None else [only]))
     document: dict[str, Any] = {}
     if "throughput" in found:
         document["throughput"] = found["throughput"]

@@ -132,8 +132,9 @@ def executors(
 @click.option(
     "--rows", type=int, help="Throughput only with batches of so many rows: 2000 or 100000, which takes minutes a round."
 )
+@click.option("--omega", type=int, help="Skew only with popular keys that change so many times a minute: 0, 2, 8 or 16.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def state(parts: str | None, rounds: int, rows: int | None, as_json: bool) -> None:
+def state(parts: str | None, rounds: int, rows: int | None, omega: int | None, as_json: bool) -> None:
     """State: Spark's transformWithState and built-in aggregation beside Springtide's shards."""
     from springtide.cli.tables import state_tables
 
@@ -141,7 +142,7 @@ def state(parts: str | None, rounds: int, rows: int | None, as_json: bool) -> No
         from springtide.bench import state as measure
 
         chosen = [name.strip() for name in parts.split(",")] if parts else measure.PARTS
-        document = measure.measure(chosen, rounds, rows)
+        document = measure.measure(chosen, rounds, rows, omega)
     if as_json:
         print_json(document)
     else:

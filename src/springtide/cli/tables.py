@@ -306,8 +306,8 @@ def state_tables(document: Mapping[str, Any]) -> list[RenderableType]:
             ("usual batch", f"{number(pause['usual_batch_s'])} s"), ("ratio", number(document["pause_ratio"])),
         ]))  # fmt: skip
     if "skew" in document:
-        table = Table("changes a minute", "engine", "rows/s", title="work: wait, Zipf-1.0 keys")
+        table = Table("changes a minute", "engine", "rows/s", "fullest task / mean", title="work: wait, Zipf-1.0 keys")
         for row in document["skew"]:
-            table.add_row(str(row["omega"]), row["engine"], count(row["rows_s"]))
+            table.add_row(str(row["omega"]), row["engine"], count(row["rows_s"]), number(row["fullest"]))
         tables.append(table)
     return tables
