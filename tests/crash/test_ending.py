@@ -30,7 +30,7 @@ def assert_no_half_batch(settings: Settings) -> None:
 
 
 def test_sigterm_and_ctrl_c_end_after_the_batch(tmp_path: Path) -> None:
-    """Twice told to end, by SIGTERM and by a terminal's Ctrl-C, which reaches all its processes."""
+    """Twice told to end, by SIGTERM and by a terminal's Ctrl-C, which reaches all its processes; then left alone."""
     settings = Settings(str(tmp_path))
     with started(settings) as running:
         wait_for_batches(running, 2)
@@ -44,7 +44,11 @@ def test_sigterm_and_ctrl_c_end_after_the_batch(tmp_path: Path) -> None:
         running.signal(signal.SIGINT, to_group=True)
         assert running.wait() == 0, running.tail()
         assert_no_half_batch(settings)
-    assert len(outputs.manifests(settings)) < settings.records // settings.batch_records
+        assert len(outputs.manifests(settings)) < settings.records // settings.batch_records
+
+        running.start()
+        assert running.wait() == 0, running.tail()
+    assert outputs.written(settings) == outputs.expected(settings.seed, settings.records)
 
 
 def test_a_second_driver_is_refused(tmp_path: Path) -> None:

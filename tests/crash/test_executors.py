@@ -30,8 +30,6 @@ needed; of the one before, it holds what the last one will want to read."""
 
 RECORD_S = 0.04
 BUSY_S, IDLE_S = 3 * RECORD_S, 10 * RECORD_S
-ATTEMPTS = 3
-"""A busy executor may have come to its task's end when the signal comes, on a machine with other work; then the next batch."""
 
 
 def lose_executors(folder: Path, cases: Sequence[tuple[str, str]]) -> tuple[Settings, list[Kill]]:
@@ -44,14 +42,10 @@ def lose_executors(folder: Path, cases: Sequence[tuple[str, str]]) -> tuple[Sett
     with started(settings) as running:
         assert running.wait_until(partial(has_learned, settings), "a plan with something to route by"), running.tail()
         for stage, which in cases:
-            for _ in range(ATTEMPTS):
-                batch = kill_one(running, stage, which)
-                landed.append(Kill("executor", batch, f"{stage} {which}"))
-                assert running.wait_until(partial(is_committed, settings, batch), f"batch {batch}"), running.tail()
-                if computed_again(settings, batch):
-                    break
-            else:
-                raise AssertionError(f"nothing was computed again after {ATTEMPTS} kills, {stage} {which}")
+            batch = kill_one(running, stage, which)
+            landed.append(Kill("executor", batch, f"{stage} {which}"))
+            assert running.wait_until(partial(is_committed, settings, batch), f"batch {batch}"), running.tail()
+            assert_computed_again(settings, stage, batch)
         running.signal(signal.SIGTERM)
         assert running.wait() == 0, running.tail()
     return settings, landed
@@ -112,12 +106,13 @@ def executor_of(running: Job, worker: int) -> psutil.Process | None:
         return None
 
 
-def computed_again(settings: Settings, batch: int) -> bool:
-    """Whether records of a batch passed ``split`` twice; in the case of ``tag`` although that stage was over long before."""
+def assert_computed_again(settings: Settings, stage: str, batch: int) -> None:
+    """Records of a batch passed ``split`` twice; in the case of ``tag`` although that stage was over long before."""
     calls: Counter[int] = Counter()
     for file in settings.traces.glob("Split-*"):
         calls.update(int(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1])
-    return any(calls[n] > 1 for n in calls if n // settings.batch_records == batch)
+    mine = [calls[n] for n in calls if n // settings.batch_records == batch]
+    assert max(mine) > 1, f"nothing of batch {batch} was computed again, {stage}"
 
 
 def check(settings: Settings, ledger: Ledger, landed: Sequence[Kill]) -> None:

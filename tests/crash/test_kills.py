@@ -76,7 +76,6 @@ def test_a_run_that_nobody_kills(tmp_path: Path, ledger: Ledger) -> None:
     assert {letter[0] for letter in found.letters} == {"parse", "tag"}
 
 
-@pytest.mark.soak
 def test_a_context_that_stops_in_a_jvm_that_lives(tmp_path: Path, ledger: Ledger) -> None:
     """Another JVM takes the place of the old one, which has to let go of the checkpoint, and to end."""
     settings = Settings(str(tmp_path), strikes=[("context", "committed", 2)])
