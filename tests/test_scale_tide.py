@@ -22,7 +22,7 @@ from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.policy.scale import tide
 from springtide.policy.scale import tide_replay as replay
-from springtide.policy.scale.tide import BLOCKS, KEPT, Tide, _regret, _scenarios
+from springtide.policy.scale.tide import BEGINNING, BLOCKS, KEPT, USUAL, Tide, _regret, _scenarios, _usual
 from springtide.sim import simulate
 
 COST = 0.01
@@ -253,6 +253,17 @@ def test_the_state_stays_small() -> None:
     assert len(json.dumps(state)) < 50_000
 
 
+def test_what_is_usual_is_a_mean_in_which_the_first_interval_counts_longest() -> None:
+    """The first interval needs 1 replica, and counts 100 times; 100 that need 5 bring the mean to 3, and many more to 5."""
+    state: dict[str, Any] = {}
+    usual = []
+    for number in range(10_000):
+        state["usual"], state["counted"] = _usual(state, 1.0 if number == 0 else 5.0)
+        usual.append(state["usual"])
+    assert usual[0] == 1 and usual[BEGINNING] == pytest.approx(3) and usual[-1] == pytest.approx(5, abs=0.01)
+    assert _usual(state, 5.0 + USUAL)[0] == pytest.approx(6, abs=0.01), "of the last so many intervals"
+
+
 def test_another_interval_than_before_begins_anew() -> None:
     """Ten parts, then three: what was kept has another length, and must not be played with it."""
     state = Tide().initial()
@@ -369,7 +380,7 @@ def test_a_pause_is_worth_it_once_staying_has_cost_as_much() -> None:
 
 @pytest.mark.parametrize("pause_s", [0.0, 2.0, 20.0])
 def test_replicas_are_given_back_though_a_change_brings_a_pause(pause_s: float) -> None:
-    """Two or three of ten are enough: seven or more for 10 s are 70 replica-seconds, and a second's pause is worth 32 · 2."""
+    """Two or three of ten are enough: seven or more for 10 s are 70 replica-seconds, and a second's pause is worth 30 · 2."""
     tide, state, rng, had = Tide(), Tide().initial(), np.random.default_rng(0), [10]
     for number in range(80):
         snapshot = replace(seen([150.0] * 10, had, at=10.0 * number), pause_s=pause_s)
@@ -377,7 +388,7 @@ def test_replicas_are_given_back_though_a_change_brings_a_pause(pause_s: float) 
         had = [request.degree for request in requests] or had
         if had != [10]:
             break
-    assert had[0] <= 3 and number <= 2 + 32 * 2 * pause_s / 70
+    assert had[0] <= 3 and number <= 2 + 30 * 2 * pause_s / 70
 
 
 def test_a_surprise_is_played_in_several_sizes() -> None:
