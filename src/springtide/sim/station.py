@@ -14,28 +14,14 @@ from springtide.policy.group.keys import mix
 from springtide.sim import kernels
 from springtide.sim.arrivals import BLOCK, NOT_ASKED, Batch, joined
 from springtide.sim.compile import compiled
+from springtide.sim.counts import Counts
 from springtide.sim.draws import generator
 from springtide.sim.first_free import knockout, start_waiting
 from springtide.sim.kernels import Floats, Ints, Network, Pending, Replicas
 from springtide.sim.model import NO_LIMIT, Operator
+from springtide.sim.phases import segments
 from springtide.sim.router import Router
 from springtide.sim.store import Store
-
-
-@dataclass
-class Counts:
-    """What an operator did: in an interval, or in all."""
-
-    rows_in: int = 0
-    served: int = 0
-    busy_s: float = 0.0
-    response_s: float = 0.0
-    lost: int = 0
-    late: int = 0
-
-    def add(self, other: Counts) -> None:
-        for name in vars(other):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass
@@ -102,6 +88,8 @@ class Station:
             self._set_factors(self._factors)
             begin = max(self._until, self._paused)
             compiled(kernels.share_out)(self.rows, self._store.known, self._until, begin, self.timeout, self.replicas, degree)
+            if self._waits:  # at once, or another change at the same time would find them still waiting
+                self._start(self._until, self._until, np.zeros(5))
 
     def step(self, batches: Sequence[Batch], since: float, until: float) -> tuple[Ints, int]:
         """Take in what was sent by ``until``: the rows that were served by then, and how many those are.
@@ -112,10 +100,7 @@ class Station:
         sums, store = np.zeros(5), self._store
         if self._waits:
             self._set_factors(self._speeds[0].factors if self._speeds else ())
-            store.known, served, self._in_order = compiled(start_waiting)(
-                self.rows, store.known, store.count, since, until, self.replicas, self._knockout, self.timeout, self._left,
-                self._order, sums,
-            )  # fmt: skip
+            served = self._start(since, until, sums)
         else:
             self._route(until)
             served = compiled(kernels.settle)(self.rows, store.count, since, until, self._left, sums)
@@ -140,10 +125,19 @@ class Station:
     def clear(self) -> None:
         self._store.leave(compiled(kernels.keep)(self.rows, self._store.known, self._until, self.feedback_s))
 
+    def _start(self, since: float, until: float, sums: Floats) -> int:
+        """Start what waits for the first free replica, as far as it starts by ``until``: how many rows were served by then."""
+        store = self._store
+        store.known, served, self._in_order = compiled(start_waiting)(
+            self.rows, store.known, store.count, since, until, self.replicas, self._knockout, self.timeout, self._left,
+            self._order, sums,
+        )  # fmt: skip
+        return int(served)
+
     def _route(self, until: float) -> None:
         """Send the rows that have no replica to theirs."""
         begin, last = self._store.known, self._store.count
-        for end, factors in self._segments(begin, last):
+        for end, factors in segments(self._speeds, self.rows.at, begin, last, self.seen):
             self._set_factors(factors)
             told, self.told = self.told, until if end == last else float(self.rows.at[end - 1])
             self.router.serve(
@@ -245,19 +239,6 @@ class Station:
             return mix(items.view(np.uint64))
         chosen = np.take(keys, items)
         return chosen if self.operator.hashed else mix(chosen.astype(np.uint64))
-
-    def _segments(self, first: int, last: int) -> list[tuple[int, tuple[float, ...]]]:
-        """Where the rows from ``first`` to ``last`` are cut by changes of the replicas' speeds, and the factors up to there."""
-        if first == last or len(self._speeds) < 2:
-            return [(last, self._speeds[0].factors if self._speeds else ())]
-        cuts = []
-        for speeds in self._speeds:
-            by_time = first + int(np.searchsorted(self.rows.at[first:last], speeds.from_s, side="left"))
-            cuts.append(min(last, max(first + speeds.from_record - self.seen, by_time)))
-        ends = [max(first, cut) for cut in cuts[1:]] + [last]
-        found = [(end, speeds.factors) for end, speeds in zip(ends, self._speeds, strict=True)]
-        kept = [(end, factors) for i, (end, factors) in enumerate(found) if end > (found[i - 1][0] if i else first)]
-        return kept
 
     def _set_factors(self, factors: tuple[float, ...]) -> None:
         self._factors = factors
