@@ -159,7 +159,8 @@ class Engine:
             self._look_at_queues()
 
     def _size_blocks(self) -> None:
-        """A step looks at all records that wait: with many of them, steps are longer, or a backlog of n would take n² looks."""
+        """A step looks at all records that wait in the queue of a replica: with many of them, steps are longer, or a backlog of
+        n would take n² looks. Those that wait for the first free replica are not looked at; their steps are cut alike."""
         waiting = max(station.under_way for station in self.stations.values())
         for source in self.sources:
             source.block = max(BLOCK, waiting // 4)

@@ -6,6 +6,7 @@ order, so when a record starts is known as soon as it is routed: when it is ther
     start = max(arrival, free[replica]),   free[replica] = start + cost
 
 and what happens between two arrivals needs no event. Rows stay until they have left, and until the grouping was told.
+Where a record goes to the replica that is free first, all that is left to the moment at which it starts (``first_free``).
 """
 
 from __future__ import annotations
