@@ -17,8 +17,11 @@ BLOCK = 32_768
 """Records that are made and simulated at once: their columns fit into a core's cache."""
 
 
+NOT_ASKED: Ints = np.empty(0, dtype=np.int64)
+
+
 class Batch(NamedTuple):
-    """Records on their way to an operator, in the order of time."""
+    """Records on their way to an operator, in the order of time. The last three are empty where nobody asks for them."""
 
     at: Floats
     created: Floats
@@ -28,12 +31,14 @@ class Batch(NamedTuple):
 
     def part(self, rows: Any) -> Batch:
         """Some of them, by a slice, a mask or their places."""
-        return Batch(self.at[rows], self.created[rows], self.item[rows], self.root[rows], self.origin[rows])
+        item, root, origin = (column[rows] if len(column) else column for column in self[2:])
+        return Batch(self.at[rows], self.created[rows], item, root, origin)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """One after the other."""
     at, created, item, root, origin = (np.concatenate(columns) for columns in zip(*batches, strict=True))
+    item, root, origin = (column if len(column) == len(at) else NOT_ASKED for column in (item, root, origin))
     return Batch(at, created, item, root, origin)
 
 
@@ -115,7 +120,10 @@ def _dated(steps: Steps, wanted: Floats) -> Floats:
         wanted += steps.edges[0]
         return wanted
     coming = wanted[: np.searchsorted(wanted, steps.counts[-1], side="right")]
-    ends = np.searchsorted(steps.counts, coming, side="left")
+    if not len(coming):
+        return coming
+    low, high = np.searchsorted(steps.counts, (coming[0], coming[-1]), side="left")  # a block is in few of the steps
+    ends = low + np.searchsorted(steps.counts[low:high], coming, side="left")
     begins = ends - 1
     times = steps.edges[begins] + (coming - steps.counts[begins]) / steps.values[begins]
     dated: Floats = np.minimum(times, steps.edges[ends])

@@ -36,6 +36,7 @@ def compiled(function: Callable[..., Any], allocates: bool = False) -> Callable[
     return made
 
 
+@cache
 def reads(function: Callable[..., Any], position: int) -> bool:
     """Whether a function looks at one of its arguments: what it leaves alone need not be kept up to date.
 

@@ -16,11 +16,11 @@ from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.model.topology import Operator
 from springtide.policy.scale import ScalePolicy, State
 from springtide.sim.cluster import Places
+from springtide.sim.counts import Counts
 from springtide.sim.engine import Engine
 from springtide.sim.kernels import Floats
 from springtide.sim.measure import Ledger
 from springtide.sim.rules import Reconfiguration
-from springtide.sim.station import Counts
 
 
 @dataclass

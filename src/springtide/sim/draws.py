@@ -6,6 +6,7 @@ they are for: one more operator does not change what the others draw.
 
 from __future__ import annotations
 
+import types
 import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +16,10 @@ import numpy as np
 
 from springtide.errors import OptionError
 from springtide.policy.group import kernel
-from springtide.sim.compile import compiled
+from springtide.sim.compile import compiled, reads
 from springtide.sim.kernels import Floats, Ints
+
+_ITEMS = 2  # the place of the items among the arguments of a cost's draw
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
@@ -27,6 +30,16 @@ class Cost(Protocol):
     """Seconds of work that records need."""
 
     def draw(self, random: np.random.Generator, items: Ints, out: Floats) -> None: ...
+
+
+def reads_items(cost: Cost) -> bool:
+    """Whether costs depend on what the records are; where nobody can tell, they may.
+
+    >>> reads_items(Exponential(0.1)), reads_items(ByItem(np.ones(3)))
+    (False, True)
+    """
+    draw = getattr(type(cost), "draw", None)
+    return not isinstance(draw, types.FunctionType) or reads(draw, _ITEMS)
 
 
 @dataclass(frozen=True)

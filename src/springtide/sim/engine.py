@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from springtide.policy.group import Continual
+from springtide.policy.group.full_knowledge import FullKnowledge
 from springtide.sim.arrivals import BLOCK, Arrivals, Batch
 from springtide.sim.book import Book, new_book, with_room, write_down
 from springtide.sim.cluster import LONGEST_STEP_S, network_of, place
 from springtide.sim.compile import compiled
-from springtide.sim.draws import generator
+from springtide.sim.draws import generator, reads_items
 from springtide.sim.flow import handed_on
 from springtide.sim.gate import Gate
 from springtide.sim.kernels import Ints
@@ -39,9 +40,11 @@ class Engine:
         timeout = _FOR_EVER if model.timeout_s is None or model.late == "count" else model.timeout_s
         self.beyond = _FOR_EVER if model.timeout_s is None else model.timeout_s
         self.sources = [Arrivals(source, seed, records, number * (records or 0)) for number, source in enumerate(model.sources)]
+        carried = _carried(model, groupings, by_record)
+        looked_at = model.cluster is not None or model.back_pressure is not None  # by which replica records wait
         self.stations = {
             operator.name: Station(
-                operator, groupings[operator.name], _seed(seed, operator.name), timeout, model.feedback_s, by_record
+                operator, groupings[operator.name], _seed(seed, operator.name), timeout, model.feedback_s, carried, looked_at
             )
             for operator in model.operators
         }
@@ -156,7 +159,8 @@ class Engine:
             self._look_at_queues()
 
     def _size_blocks(self) -> None:
-        """A step looks at all records that wait: with many of them, steps are longer, or a backlog of n would take n² looks."""
+        """A step looks at all records that wait in the queue of a replica: with many of them, steps are longer, or a backlog of
+        n would take n² looks. Those that wait for the first free replica are not looked at; their steps are cut alike."""
         waiting = max(station.under_way for station in self.stations.values())
         for source in self.sources:
             source.block = max(BLOCK, waiting // 4)
@@ -185,15 +189,16 @@ class Engine:
             if name in self._exits:
                 self._write_down(station, left, served, until)
             elif served:
-                self._send(name, _batch(station, left[:served]), sent)
+                self._send(name, station.leaving(), sent)
             station.clear()
         self.now = until
 
     def _note(self, source: str, batch: Batch) -> None:
         if len(batch.at):
             first = int(batch.at[0])
-            counts = np.bincount(batch.at.astype(np.int64) - first)
-            self.arrived[source].update({first + i: int(n) for i, n in enumerate(counts.tolist())})
+            ends = np.searchsorted(batch.at, np.arange(first + 1, int(batch.at[-1]) + 1), side="left")
+            counts = np.diff(ends, prepend=0, append=len(batch.at))
+            self.arrived[source].update({first + i: n for i, n in enumerate(counts.tolist())})
 
     def _write_down(self, station: Station, left: Ints, served: int, until: float) -> None:
         self.book = with_room(self.book, served, until)
@@ -207,12 +212,16 @@ class Engine:
                 self.sent[name, reader] += len(part.at)
 
 
-def _batch(station: Station, left: Ints) -> Batch:
-    """What an operator sends on, in the order in which it leaves."""
-    rows = station.rows
-    ordered = left[np.argsort(rows.depart[left], kind="stable")]
-    origin = station.replicas.node[rows.target[ordered]]
-    return Batch(rows.depart[ordered], rows.created[ordered], rows.item[ordered], rows.root[ordered], origin)
+def _carried(model: Model, groupings: Mapping[str, Continual], by_record: bool) -> tuple[str, ...]:
+    """What records take along besides their times: only what somebody asks for."""
+    items = any(
+        reads_items(operator.cost)
+        or not isinstance(groupings[operator.name], FullKnowledge)
+        or any(isinstance(edge.copies, np.ndarray) for edge in operator.edges)
+        for operator in model.operators
+    )
+    asked = {"item": items, "root": by_record, "origin": model.cluster is not None}
+    return tuple(name for name, is_asked in asked.items() if is_asked)
 
 
 def _seed(seed: int, name: str) -> int:

@@ -6,6 +6,7 @@ order, so when a record starts is known as soon as it is routed: when it is ther
     start = max(arrival, free[replica]),   free[replica] = start + cost
 
 and what happens between two arrivals needs no event. Rows stay until they have left, and until the grouping was told.
+Where a record goes to the replica that is free first, all that is left to the moment at which it starts (``first_free``).
 """
 
 from __future__ import annotations
@@ -192,19 +193,24 @@ def settle(rows: Rows, last: int, since: float, until: float, left: Ints, sums: 
 
 @kernel
 def keep(rows: Rows, last: int, until: float, feedback: float) -> int:
-    """Move the rows that are still of interest to the front, in their order; how many those are."""
-    place = 0
-    for i in range(last):
+    """Move the rows that are still of interest to the back, in their order; how many places in front of them are free.
+
+    Most that leave came before most that stay, so only a few have to move: what is behind the last that left stays where it is.
+    """
+    place = last
+    for i in range(last - 1, -1, -1):
         fate, depart = rows.fate[i], rows.depart[i]
         if fate == LOST or depart + feedback <= until:
             continue
+        place -= 1
         if depart <= until:
-            fate = REMOVED if fate in (LATE, REMOVED) else GONE
-        rows.fate[place], rows.depart[place], rows.start[place] = fate, depart, rows.start[i]
+            rows.fate[i] = REMOVED if fate in (LATE, REMOVED) else GONE
+        if place == i:
+            continue
+        rows.fate[place], rows.depart[place], rows.start[place] = rows.fate[i], depart, rows.start[i]
         rows.at[place], rows.created[place], rows.cost[place] = rows.at[i], rows.created[i], rows.cost[i]
         rows.key[place], rows.item[place], rows.root[place] = rows.key[i], rows.item[i], rows.root[i]
         rows.target[place], rows.origin[place] = rows.target[i], rows.origin[i]
-        place += 1
     return place
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from springtide.model.report import Latency
 from springtide.sim.book import latency_of, share_above
+from springtide.sim.counts import Counts
 from springtide.sim.engine import Engine
 from springtide.sim.kernels import Floats, Ints
 from springtide.sim.model import Model
-from springtide.sim.station import Counts
 
 
 @dataclass

@@ -6,6 +6,7 @@ from typing import Any
 
 from springtide.errors import OptionError
 from springtide.policy.group import Continual
+from springtide.policy.group.full_knowledge import FullKnowledge
 from springtide.sim import kernels
 from springtide.sim.compile import compiled, failure, reads
 
@@ -17,6 +18,7 @@ class Router:
 
     def __init__(self, grouping: Continual, operator: str, seed: int) -> None:
         self._grouping, self._operator, self._seed = grouping, operator, seed
+        self.first_free = isinstance(grouping, FullKnowledge)
         self._allocates = False  # whether its kernels make arrays, which is found out when they are compiled
         self.state: Any = None
 

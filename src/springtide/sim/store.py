@@ -1,0 +1,72 @@
+"""The rows at one operator: a stretch of its columns, which goes on where records leave and grows where they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from springtide.sim.arrivals import Batch
+from springtide.sim.kernels import Rows
+
+_KINDS = {"key": np.uint64, "item": np.int64, "root": np.int64, "target": np.int64, "origin": np.int64, "fate": np.int8}
+_COMING = ("at", "created", "cost")  # and what is carried along: what a row has before it has a replica
+
+
+class Store:
+    """The first ``known`` of its ``count`` rows have a replica, and all columns; the others wait.
+
+    ``carried``: what is handed from operator to operator besides the times, where somebody asks for it. Memory that nobody
+    writes to costs nothing, so all columns are there, but only those in use are copied.
+    """
+
+    def __init__(self, size: int, carried: Sequence[str]) -> None:
+        self.carried = tuple(carried)
+        self.count = self.known = self._head = 0
+        self._columns = _fresh(size)
+        self.rows = self._columns
+
+    @property
+    def size(self) -> int:
+        return len(self._columns.at)
+
+    def append(self, batch: Batch, order: Any) -> slice:
+        """Put records behind the others, in this order: where they are now."""
+        first, last = self.count, self.count + len(batch.at)
+        self._make_room(last)
+        new, rows = slice(first, last), self.rows
+        rows.at[new], rows.created[new] = batch.at[order], batch.created[order]
+        for name in self.carried:
+            getattr(rows, name)[new] = getattr(batch, name)[order]
+        self.count = last
+        return new
+
+    def leave(self, gone: int) -> None:
+        """The first rows are no longer needed."""
+        if gone:
+            self._head, self.known, self.count = self._head + gone, self.known - gone, self.count - gone
+            self._look()
+
+    def _make_room(self, count: int) -> None:
+        """For so many rows in all. They go back to the front when as many have left as there are: each moves about once."""
+        if self.count <= self._head:
+            self._move(self._columns)
+        if self._head + count > self.size:
+            self._move(_fresh(2 * count))
+
+    def _move(self, columns: Rows) -> None:
+        if self._head == 0 and columns is self._columns:
+            return
+        for name in Rows._fields:
+            kept = self.count if name in _COMING or name in self.carried else self.known
+            getattr(columns, name)[:kept] = getattr(self.rows, name)[:kept]
+        self._columns, self._head = columns, 0
+        self._look()
+
+    def _look(self) -> None:
+        self.rows = Rows(**{name: column[self._head :] for name, column in self._columns._asdict().items()})
+
+
+def _fresh(size: int) -> Rows:
+    return Rows(**{name: np.zeros(size, dtype=_KINDS.get(name, np.float64)) for name in Rows._fields})
