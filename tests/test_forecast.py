@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.errors import OptionError
-from springtide.policy.forecast import Forecaster, State
+from springtide.policy.forecast import Forecaster, State, many, regression
 from springtide.policy.forecast.best_fit import BestFit
 from springtide.policy.forecast.ensemble import Ensemble
 from springtide.policy.forecast.exponential import Exponential
@@ -195,6 +195,28 @@ def test_two_values_are_too_few(forecaster: Forecaster) -> None:
 )
 def test_the_best_fit_is_the_curve_that_made_the_values(values: list[float], shape: str) -> None:
     assert after(BestFit(), values)["curve"][0] == shape
+
+
+@pytest.mark.parametrize("forecaster", [Linear(), BestFit(), BestFit(window=12, cap=1.2), BestFit(linear_log=True)], ids=repr)
+def test_many_series_at_once_are_forecast_as_one_by_one(forecaster: Linear | BestFit) -> None:
+    """Windows of every length, level ones, some with a 0, and of every shape more than arrays are made for."""
+    chance = np.random.default_rng(5)
+    histories: list[list[float]] = [[], [3], [3, 4], [0, 0, 0], [1e-200, 1, 1e100, 1], [9, 4, 2]]
+    histories += [[8.0, 0.0, 4.0, 5.0], [7.0] * 4] * 20
+    for growth in (1.0, 1.6, 0.5):
+        histories += [list(chance.uniform(50, 150, n) * growth ** np.arange(n)) for n in (4, 12) for _ in range(20)]
+    histories += [[100 + a * math.log(t) for t in range(1, 7)] for a in range(-30, 31, 3)]
+    states = [after(forecaster, history) for history in histories]
+    values = [float(value) for value in chance.choice([0.0, 7.0, 120.0, 5_000.0], len(states))]
+
+    found = forecaster.update_all(states, values)
+    alone = [forecaster.update(state, value) for state, value in zip(states, values, strict=True)]
+    assert [state["window"] for state in found] == [state["window"] for state in alone]
+    for one, other in zip(found, alone, strict=True):
+        assert (one["curve"][0], one["curve"][4]) == (other["curve"][0], other["curve"][4])
+        assert one["curve"][1:4] == pytest.approx(other["curve"][1:4], rel=1e-9, abs=1e-9)
+    assert many.next_windows(found, 6) == pytest.approx([regression.next_window(state, 6) for state in found], rel=1e-12)
+    json.dumps(found, allow_nan=False)
 
 
 def test_the_exponential_can_be_left_out() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import ClassVar
 
-from springtide.policy.forecast import State, regression
+from springtide.policy.forecast import State, many, regression
 from springtide.policy.registry import parameter, validate
+
+_R2 = itemgetter(regression.Curve._fields.index("r2"))
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class BestFit:
     def update(self, state: State, value: float) -> State:
         return regression.update(state, value, self.window, self._fit)
 
+    def update_all(self, states: Sequence[State], values: Sequence[float]) -> list[State]:
+        """``update`` of many series, each with its value."""
+        return many.update(self, states, values, self.window, self._fit_all)
+
     def ahead(self, state: State, steps: int = 1) -> float | None:
         return regression.ahead(state, steps)
 
@@ -56,3 +63,9 @@ class BestFit:
             if other is not None and other.r2 > best.r2:
                 best = other
         return best
+
+    def _fit_all(self, windows: many.Array, spread: many.Array) -> list[many.Row]:
+        shapes = [many.linear(windows, spread), many.logarithmic(windows, spread)]
+        if not self.linear_log:
+            shapes.append(many.exponential(windows, spread, self.cap))
+        return [max(curves, key=_R2) for curves in zip(*shapes, strict=True)]  # the first of equals

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from springtide.policy.forecast import State, regression
+from springtide.policy.forecast import State, many, regression
 from springtide.policy.registry import parameter, validate
 
 
@@ -38,6 +39,10 @@ class Linear:
 
     def update(self, state: State, value: float) -> State:
         return regression.update(state, value, self.window, regression.linear)
+
+    def update_all(self, states: Sequence[State], values: Sequence[float]) -> list[State]:
+        """``update`` of many series, each with its value."""
+        return many.update(self, states, values, self.window, many.linear)
 
     def ahead(self, state: State, steps: int = 1) -> float | None:
         return regression.ahead(state, steps)

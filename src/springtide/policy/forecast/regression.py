@@ -23,6 +23,10 @@ NARROWEST = 1e-150
 """Values that differ by less count as the same: the square of a smaller difference is no float to divide by."""
 
 
+LARGEST_EXPONENT = 700.0
+"""e^710 is more than a float can hold."""
+
+
 class Curve(NamedTuple):
     """A fitted curve: a·t + b, a·ln t + b, or e^(a·t + b) up to a limit; and how well it fits."""
 
@@ -65,6 +69,12 @@ def ahead(state: State, steps: int) -> float | None:
     return Curve(*state["curve"]).at(len(state["window"]) + steps)
 
 
+def next_window(state: State, size: int) -> float:
+    """The sum of the curve's next ``size`` values."""
+    curve, last = Curve(*state["curve"]), len(state["window"])
+    return sum([curve.at(last + step) for step in range(1, size + 1)])
+
+
 def linear(values: Sequence[float], spread: float) -> Curve:
     """The line a·t + b."""
     return _line("linear", values, spread)
@@ -79,16 +89,16 @@ def exponential(values: Sequence[float], spread: float, cap: float) -> Curve | N
     """The curve e^(a·t + b), at most ``cap`` times the largest value; none when a value is 0, which has no logarithm."""
     if min(values) <= 0.0:
         return None
-    times = _times("linear", len(values))
+    middle, centred, squares = times("linear", len(values))
     logs = [math.log(value) for value in values]
-    a = sum(map(mul, times.centred, logs)) / times.squares
-    b = sum(logs) / len(logs) - a * times.mean
+    a = sum(map(mul, centred, logs)) / squares
+    b = sum(logs) / len(logs) - a * middle
     limit = cap * max(values)
     errors = [value - _exp(a * t + b, limit) for t, value in enumerate(values, 1)]
     return Curve("exponential", a, b, 1.0 - sum([error * error for error in errors]) / spread, limit)
 
 
-class _Times(NamedTuple):
+class Times(NamedTuple):
     """The times 1..n, or their logarithms: their mean, what each differs from it, and the sum of the squares of that."""
 
     mean: float
@@ -97,21 +107,28 @@ class _Times(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _times(shape: str, n: int) -> _Times:
-    times = [math.log(t) if shape == "logarithmic" else float(t) for t in range(1, n + 1)]
-    mean = math.fsum(times) / n
-    centred = tuple(t - mean for t in times)
-    return _Times(mean, centred, math.fsum(c * c for c in centred))
+def times(shape: str, n: int) -> Times:
+    """What a curve's slope is computed with."""
+    over = axis(shape, 1, n)
+    mean = math.fsum(over) / n
+    centred = tuple(t - mean for t in over)
+    return Times(mean, centred, math.fsum(c * c for c in centred))
+
+
+@lru_cache(maxsize=256)
+def axis(shape: str, first: int, last: int) -> tuple[float, ...]:
+    """What a curve, or its logarithm, is a line over: the times from the first to the last, or their logarithms."""
+    return tuple(math.log(t) if shape == "logarithmic" else float(t) for t in range(first, last + 1))
 
 
 def _line(shape: str, values: Sequence[float], spread: float) -> Curve:
     """a = Σ(x − x̄)·y / Σ(x − x̄)², b = ȳ − a·x̄; the R² of a line is a²·Σ(x − x̄)² / Σ(y − ȳ)²."""
-    times = _times(shape, len(values))
-    a = sum(map(mul, times.centred, values)) / times.squares
-    b = sum(values) / len(values) - a * times.mean
-    return Curve(shape, a, b, a * a * times.squares / spread)
+    middle, centred, squares = times(shape, len(values))
+    a = sum(map(mul, centred, values)) / squares
+    b = sum(values) / len(values) - a * middle
+    return Curve(shape, a, b, a * a * squares / spread)
 
 
 def _exp(exponent: float, limit: float) -> float:
-    """e^exponent, at most the limit; e^710 is more than a float can hold."""
-    return min(limit, math.exp(min(exponent, 700.0)))
+    """e^exponent, at most the limit."""
+    return min(limit, math.exp(min(exponent, LARGEST_EXPONENT)))

@@ -53,10 +53,11 @@ def changes(snapshot: Snapshot, wanted: Mapping[str, tuple[int, str]]) -> tuple[
     ``wanted``: by operator, the degree and why.
     """
     found = []
+    slots = 10**9 if snapshot.slots is None else min(snapshot.slots, 10**9)
     for operator in snapshot.operators:
         if operator.name in wanted:
             degree, reason = wanted[operator.name]
-            most = min(limit for limit in (operator.limit, snapshot.slots, 10**9) if limit is not None)
+            most = slots if operator.limit is None else min(operator.limit, slots)
             granted = max(1, min(degree, most))
             if granted != operator.degree:
                 found.append(Request(operator.name, granted, reason))

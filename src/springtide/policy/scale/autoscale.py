@@ -13,9 +13,9 @@ import numpy as np
 from springtide.errors import OptionError, nearest
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.forecast import Forecaster
+from springtide.policy.forecast.best_fit import BestFit
 from springtide.policy.forecast.linear import Linear
-from springtide.policy.forecast.regression import Curve
+from springtide.policy.forecast.many import next_windows
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 
@@ -81,7 +81,7 @@ class Autoscale:
             raise OptionError(f"{self.name!r}: combine={self.combine!r} is not allowed; {nearest(self.combine, COMBINE)}")
 
     @cached_property
-    def _forecaster(self) -> Forecaster:
+    def _forecaster(self) -> Linear | BestFit:
         return Linear(window=self.window)
 
     def _usable(self, snapshot: Snapshot) -> Mapping[str, float]:
@@ -108,15 +108,15 @@ class Autoscale:
         state, measured = self._watched(state, snapshot)
         if not measured:
             return state, ()
-        delta, usable = self.window * snapshot.interval_s, self._usable(snapshot)
+        delta, usable, share = self.window * snapshot.interval_s, self._usable(snapshot), self._share_for_sizing
         wanted = {}
         for name, estimate in self._estimates(state, snapshot).items():
             latency = _ratio(state["work"].get(name, ()))
             if not latency or state["since"][name] < self.window:
                 continue
-            has, cpu = snapshot[name].degree, usable.get(name, 1.0)
+            has, cpu = state["degrees"][name], usable.get(name, 1.0)
             needed = estimate.total * latency / delta  # replicas, with a core each
-            degree = self._degree(has, needed / cpu, needed / self._share_for_sizing)
+            degree = self._degree(has, needed / cpu, needed / share)
             if degree > has or (degree < has and estimate.pending is not None):
                 wanted[name] = degree, self._reason(estimate, delta, latency, cpu, has)
         return state, changes(snapshot, wanted)
@@ -165,43 +165,44 @@ class Autoscale:
             rates[o.name] = o.rate
             taken[o.name] = o.rows_in if o.served is None else o.served
         series, work, passed = dict(state["series"]), dict(state["work"]), dict(state["passed"])
-        for name, rate in rates.items():
-            if rate is not None:
-                series[name] = self._forecaster.update(series.get(name) or self._forecaster.initial(), rate)
+        told = {name: rate for name, rate in rates.items() if rate is not None}
+        states = [series.get(name) or self._forecaster.initial() for name in told]
+        series.update(zip(told, self._forecaster.update_all(states, tuple(told.values())), strict=True))
         for o in snapshot.operators:
             if o.cost_s is not None:
-                work[o.name] = self._slid(work.get(o.name, ()), o.busy_s, o.served)
+                work[o.name] = self._slid(work.get(o.name, ()), [o.busy_s, o.served])
+            known = passed.get(o.name, {})
             fresh = {
-                producer: self._slid(passed.get(o.name, {}).get(producer, ()), came, taken[producer])
+                producer: self._slid(known.get(producer, ()), [came, taken[producer]])
                 for producer, came in o.inputs
                 if taken.get(producer)
             }
             if fresh:
-                passed[o.name] = {**passed.get(o.name, {}), **fresh}
+                passed[o.name] = {**known, **fresh}
         return {"series": series, "work": work, "passed": passed}
 
-    def _slid(self, pairs: Sequence[Sequence[float]], *pair: float | None) -> list[Sequence[float | None]]:
-        return [*pairs[max(0, len(pairs) + 1 - self.window) :], list(pair)]
+    def _slid(self, pairs: Sequence[Sequence[float]], pair: Sequence[float | None]) -> list[Sequence[float | None]]:
+        return [*pairs[max(0, len(pairs) + 1 - self.window) :], pair]
 
     def _estimates(self, state: State, snapshot: Snapshot) -> dict[str, Estimate]:
         """EstimInput of every operator whose input was measured."""
-        sent = {s.name: self._own(state, snapshot, s.name) for s in snapshot.sources if s.rows is not None}
+        sent = self._own(state, snapshot, [s.name for s in snapshot.sources if s.rows is not None])
+        own = self._own(state, snapshot, [o.name for o in snapshot.operators if o.rate is not None])
         found: dict[str, Estimate] = {}
+        combine, passed = COMBINE[self.combine], state["passed"]
         for operator in snapshot.operators:
+            name = operator.name
             if operator.rate is None:
                 continue
-            own = self._own(state, snapshot, operator.name)
-            produced = _produced(operator, state["passed"].get(operator.name, {}), sent)
-            estimate = Estimate(own if produced is None else COMBINE[self.combine](own, produced), operator.backlog)
-            found[operator.name] = estimate
-            sent[operator.name] = estimate.coming if snapshot.batches else estimate.total
+            produced = _produced(operator, passed.get(name, {}), sent)
+            found[name] = estimate = Estimate(own[name] if produced is None else combine(own[name], produced), operator.backlog)
+            sent[name] = estimate.coming if snapshot.batches else estimate.total
         return found
 
-    def _own(self, state: State, snapshot: Snapshot, name: str) -> float:
+    def _own(self, state: State, snapshot: Snapshot, names: Sequence[str]) -> dict[str, float]:
         """EstimR of equation 3, in records: the curve that the forecaster fitted, read off at every step of the next window."""
-        series = state["series"][name]
-        curve, last = Curve(*series["curve"]), len(series["window"])
-        return snapshot.interval_s * sum([curve.at(last + step) for step in range(1, self.window + 1)])
+        sums = next_windows([state["series"][name] for name in names], self.window)
+        return {name: snapshot.interval_s * each for name, each in zip(names, sums, strict=True)}
 
 
 def _produced(

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from springtide.errors import OptionError
 from springtide.model.snapshot import NodeSnapshot, Snapshot
-from springtide.policy.forecast import Forecaster
 from springtide.policy.forecast.best_fit import BestFit
 from springtide.policy.registry import parameter
 from springtide.policy.scale.autoscale import Autoscale
@@ -49,7 +48,7 @@ class AutoscalePlus(Autoscale):
             raise OptionError("'autoscale+': weight=0 leaves no CPU with literal_margin; give a weight above 0")
 
     @cached_property
-    def _forecaster(self) -> Forecaster:
+    def _forecaster(self) -> BestFit:
         return BestFit(window=self.window, cap=self.cap, linear_log=self.linear_log)
 
     @property
@@ -77,14 +76,16 @@ def usable(snapshot: Snapshot, reserved: float) -> dict[str, float]:
     left = {node.name: _left(node, tenants[node.name], reserved) for node in snapshot.nodes if node.name in tenants}
     found: dict[str, float] = {}
     for operator in snapshot.operators:
-        least = 1.0
+        shares = []
         for replica in operator.replicas:
             spare, used = left.get(replica.node), replica.utilisation
             if spare is not None and used is not None:
                 own = reserved if reserved > used else used
                 free = spare + own - used  # its own unspent reservation is not kept from it
-                least = min(least, max(used, own + free / len(tenants[replica.node]), _LEAST_SHARE))
-                found[operator.name] = least
+                share = own + free / len(tenants[replica.node])
+                shares.append(share if share > used else used)
+        if shares:
+            found[operator.name] = min(1.0, max(min(shares), _LEAST_SHARE))
     return found
 
 
@@ -93,4 +94,4 @@ def _left(node: NodeSnapshot, uses: list[float | None], reserved: float) -> floa
     known = [use for use in uses if use is not None]
     if node.used is None or len(known) < len(uses):
         return None
-    return node.cores - node.used - sum(max(0.0, reserved - use) for use in known)
+    return node.cores - node.used - sum([reserved - use for use in known if use < reserved])
