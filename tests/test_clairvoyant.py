@@ -128,6 +128,22 @@ def test_a_limit_is_kept_even_if_it_forbids_the_target(arrivals: list[int], targ
     assert all(1 <= degree <= 2 for degree in plan)
 
 
+def test_a_queue_that_the_limit_made_is_worked_off() -> None:
+    """Four replicas do 400/s: of 1,000/s for 4 s they leave 2,400, which take 2,400/(400 - 90) = 7.7 s more. Then one is enough."""
+    arrivals = [90.0] * 8 + [1_000.0] * 4 + [90.0] * 60
+    plan, (late, _) = told(arrivals, 4, 0.25, limit=4)
+    assert plan == [1, 1, 4, 4, 4] + [1] * 13
+    assert late == late_seconds(arrivals, [4] * 18, 4, 0.25) == 12
+
+
+@settings(max_examples=60)
+@given(traces, some.lists(some.integers(0, 4_000), min_size=1, max_size=3), some.sampled_from([0.25, 0.5, 1.0]))
+def test_nobody_is_earlier_who_has_all_replicas_all_the_time(calm: list[int], burst: list[int], target_s: float) -> None:
+    arrivals = [*calm, *burst, *[150] * 60]
+    _, (late, _) = told(arrivals, 4, target_s, limit=4)
+    assert late <= late_seconds(arrivals, [4] * len(arrivals), 4, target_s)
+
+
 @settings(max_examples=40)
 @given(traces, some.integers(1, 5), some.sampled_from([0.05, 0.25, 1.0]), some.sampled_from([0.0, 1.0]))
 def test_in_a_line_of_equal_operators_degrees_are_within_one(

@@ -5,6 +5,8 @@ target in every second, when degrees change at the ends of intervals only. A sec
 queue that the fluid model has then, the work itself, and the wait of an M/M/k queue at that second's rate. The state is the
 queue that one interval leaves to the next. Operators in a line with the same cost are sized together, with degrees within
 one of each other; elsewhere each by itself, with the part of the target that its cost has in all costs.
+
+Where the limit forbids the target, it has the fewest late seconds that there can be: all replicas, until the queue is gone.
 """
 
 from __future__ import annotations
@@ -111,26 +113,22 @@ def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str,
     work, count = group[0], len(group)
     if work.cost_s <= 0 or not len(work.arrivals):
         return {one.name: [1] * max(1, math.ceil(len(work.arrivals) / interval)) for one in group}
-    longest = 2 * target_s * max(float(work.arrivals.max()), 1 / work.cost_s)  # more is not bearable
-    queues = np.zeros(QUEUES)  # of each class of queues the one that the cheapest way leads to
-    costs = np.where(np.arange(QUEUES) == 0, 0.0, np.inf)  # of that way
+    queues, costs = np.zeros(1), np.zeros(1)  # of each class of queues that can be: the one of the cheapest way to it, its cost
     choices: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
     for start in range(0, len(work.arrivals), interval):
         seconds = work.arrivals[start : start + interval]
-        replicas = _candidates(work, seconds, count, target_s)
+        overdue = float(queues.max()) if queues.max() > _longest(work, seconds, target_s) else 0.0
+        replicas = _candidates(work, seconds, count, target_s, overdue)
         late, left = _played(work, seconds, replicas // count, _waits(work, seconds, replicas, count), queues, target_s, count)
         spent = costs[None, :] + (replicas * len(seconds))[:, None] + LATE * late
-        after = np.minimum(left / longest * (QUEUES - 1), QUEUES - 1).astype(np.int64)
-        costs, queues = np.full(QUEUES, np.inf), np.zeros(QUEUES)
-        came = np.zeros(QUEUES, dtype=np.int64)
-        chosen = np.full(QUEUES, replicas[-1])
-        for flat in np.argsort(spent, axis=None)[::-1]:  # the cheapest comes last, and stays
-            option, queue = divmod(int(flat), QUEUES)
-            end = after[option, queue]
-            if spent[option, queue] < np.inf:
-                costs[end], came[end], chosen[end] = spent[option, queue], queue, replicas[option]
-                queues[end] = left[option, queue]
-        choices.append((came, chosen))
+        longest = _longest(work, work.arrivals[start + interval :][:interval], target_s)
+        will_be_late = np.maximum(0.0, left - longest) * work.cost_s / work.limit  # seconds, with all replicas that there can be
+        cheapest_first = np.argsort(spent + LATE * will_be_late, axis=None, kind="stable")
+        classes = np.minimum(left / longest * (QUEUES - 1), QUEUES - 1).astype(np.int64)
+        _, first = np.unique(classes.ravel()[cheapest_first], return_index=True)
+        option, came = np.unravel_index(cheapest_first[first], spent.shape)
+        queues, costs = left[option, came], spent[option, came]
+        choices.append((came, replicas[option]))
     totals = []
     queue = int(np.argmin(costs))
     for came, chosen in reversed(choices):
@@ -140,10 +138,16 @@ def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str,
     return {one.name: [total // count + (i < total % count) for total in totals] for i, one in enumerate(group)}
 
 
-def _candidates(work: Work, seconds: Floats, count: int, target_s: float) -> npt.NDArray[np.int64]:
-    """Replicas of all operators together that may be worth it: from just too few to surely enough."""
+def _longest(work: Work, seconds: Floats, target_s: float) -> float:
+    """The queue that is bearable at the beginning of these seconds, and no longer one."""
+    return 2 * target_s * max(float(seconds.max(initial=0.0)), 1 / work.cost_s)
+
+
+def _candidates(work: Work, seconds: Floats, count: int, target_s: float, overdue: float) -> npt.NDArray[np.int64]:
+    """Replicas of all operators together that may be worth it: from just too few to surely enough, also for what waits longer
+    than it should."""
     least = math.ceil(demand(seconds, 2 * target_s) * work.cost_s)  # the mean wait of a burst is half its longest
-    load = demand(seconds, 0.0) * work.cost_s
+    load = (demand(seconds, 0.0) + overdue) * work.cost_s
     enough = math.ceil(load + 2 * math.sqrt(load)) + 3  # beyond, next to nobody waits
     low, high = max(1, min(least, work.limit)), max(1, min(enough, work.limit))
     return np.arange(low * count, high * count + 1)
