@@ -129,7 +129,7 @@ def test_a_limit_is_kept_even_if_it_forbids_the_target(arrivals: list[int], targ
 
 
 def test_a_queue_that_the_limit_made_is_worked_off() -> None:
-    """Four replicas do 400/s: of 1,000/s for 4 s they leave 2,400, which take 2,400/(400 - 90) = 7.7 s more. Then one is enough."""
+    """Four replicas do 400/s: of 1,000/s for 4 s they leave 2,400, which take 2,400/(400 - 90) = 7.7 s more. Then 1 will do."""
     arrivals = [90.0] * 8 + [1_000.0] * 4 + [90.0] * 60
     plan, (late, _) = told(arrivals, 4, 0.25, limit=4)
     assert plan == [1, 1, 4, 4, 4] + [1] * 13

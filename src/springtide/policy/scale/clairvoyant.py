@@ -122,7 +122,7 @@ def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str,
         late, left = _played(work, seconds, replicas // count, _waits(work, seconds, replicas, count), queues, target_s, count)
         spent = costs[None, :] + (replicas * len(seconds))[:, None] + LATE * late
         longest = _longest(work, work.arrivals[start + interval :][:interval], target_s)
-        will_be_late = np.maximum(0.0, left - longest) * work.cost_s / work.limit  # seconds, with all replicas that there can be
+        will_be_late = np.maximum(0.0, left - longest) * work.cost_s / work.limit  # seconds, with all that there can be
         cheapest_first = np.argsort(spent + LATE * will_be_late, axis=None, kind="stable")
         classes = np.minimum(left / longest * (QUEUES - 1), QUEUES - 1).astype(np.int64)
         _, first = np.unique(classes.ravel()[cheapest_first], return_index=True)
