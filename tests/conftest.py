@@ -9,13 +9,29 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import classes
 from crash.ledger import ledger, pytest_terminal_summary  # noqa: F401  a fixture and a hook
 
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""For JVMs that live for seconds: a start of Spark takes 13 s of CPU instead of 24."""
+os.environ.setdefault(classes.OPTIONS, classes.BRIEF)
 
 settings.register_profile("springtide", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("springtide")
+
+
+MAKING: list[classes.Making] = []
+"""Of the classes' archive, as long as it goes on."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Only of the process that has the workers: in them the option is not set."""
+    cache = getattr(config, "cache", None)
+    if config.getoption("numprocesses", None) and cache is not None:
+        making = classes.begin(cache.mkdir("classes"))
+        MAKING.extend([making] if making else [])
+
+
+def pytest_runtest_setup() -> None:
+    classes.use()
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +46,8 @@ def spark() -> Iterator[Any]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
+    for making in MAKING:
+        making.end()
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return
