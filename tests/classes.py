@@ -1,10 +1,10 @@
-"""An archive of the classes that Spark loads, for the JVMs that the tests start: dozens, of which most live for seconds.
+"""An archive of the classes of Spark's JVMs, made once for the many sessions of the tests, most of which live for seconds.
 
-A JVM that maps its classes in, rather than to read, check and link each, takes 6 s of CPU to start Spark instead of 11,
-and a job of the crash tests takes 21 s instead of 33. To make the archive takes 30 s, so only runs with several workers do,
-beside their first tests; it stays in pytest's cache, and serves until there is another Java or another Spark.
+A JVM that maps its classes in, rather than to read, check and link each, takes 6 s of CPU to start Spark instead of 11, and a
+job of the crash tests takes 21 s instead of 33.
 
-A JVM that cannot use it, as one with other jars, starts without.
+To make it takes 30 s, so only runs with several workers do, beside their first tests; it stays in pytest's cache, and serves
+until there is another Java or Spark. A JVM that cannot use it, as one with other jars, starts without.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ class Making:
 
     process: subprocess.Popen[bytes]
     draft: Path
+    folder: Path
 
     def end(self) -> None:
         """Leave nothing behind of one that is not there yet: the tests were few."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-        shutil.rmtree(self.draft, ignore_errors=True)
+        if self.folder.resolve().parent != self.draft.resolve():
+            shutil.rmtree(self.draft, ignore_errors=True)
 
 
 def begin(shelf: Path) -> Making | None:
@@ -57,7 +59,7 @@ def begin(shelf: Path) -> Making | None:
         [sys.executable, __file__, draft, folder], env={**os.environ, OPTIONS: BRIEF}, cwd=draft, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    return Making(process, draft)
+    return Making(process, draft, folder)
 
 
 def use() -> None:
@@ -66,13 +68,14 @@ def use() -> None:
     One that cannot use it says so, and not on stdout, which belongs to the program.
     """
     folder, told = os.environ.get(FOLDER), os.environ[OPTIONS]
-    if folder is not None and folder not in told and Path(folder).exists():
-        archives = f'"-XX:SharedArchiveFile={folder}/{BASE}:{folder}/{TOP}"'
+    if folder is not None and TOP not in told and Path(folder).exists():
+        made = Path(folder).resolve()  # newer Javas want the upper archive's base where it was made
+        archives = f'"-XX:SharedArchiveFile={made / BASE}:{made / TOP}"'
         os.environ[OPTIONS] = f"{told} -Xlog:disable -Xlog:all=warning:stderr {archives}"
 
 
 def _folder(shelf: Path) -> Path | None:
-    """Named after the Java and the jars: with others a JVM would refuse it."""
+    """Named after the Java and the jars: with others it would be refused."""
     try:
         import pyspark
     except ImportError:
@@ -92,6 +95,15 @@ def _folder(shelf: Path) -> Path | None:
 
 
 def make(draft: Path, folder: Path) -> None:
+    made = draft / "made"
+    made.mkdir()
+    archive_classes(draft / "job", made)
+    shutil.rmtree(draft / "job")
+    if (made / TOP).exists():
+        folder.symlink_to(made.resolve())  # at once, so that what is there is whole
+
+
+def archive_classes(job: Path, made: Path) -> None:
     """Run a job that has something of everything, in a JVM that writes down its classes when it ends."""
     from pyspark import SparkContext
 
@@ -99,12 +111,11 @@ def make(draft: Path, folder: Path) -> None:
     from crash.job import Settings, build
     from springtide.spark.java import find_java
 
-    base, top = draft / "archive" / BASE, draft / "archive" / TOP
-    base.parent.mkdir()
+    base, top = made / BASE, made / TOP
     subprocess.run(
         [find_java().home / "bin" / "java", "-Xshare:dump", f"-XX:SharedArchiveFile={base}"], check=True, capture_output=True
     )
-    settings = Settings(str(draft / "job"), records=160)
+    settings = Settings(str(job), records=160)
     options = f"-XX:SharedArchiveFile={base} -XX:ArchiveClassesAtExit={top}"
     st.run(
         build(settings), max_slots=2, checkpoint=settings.checkpoint, runs=settings.runs, master="local[2]", executors="fixed",
@@ -113,8 +124,6 @@ def make(draft: Path, folder: Path) -> None:
     gateway = SparkContext._gateway
     gateway.proc.stdin.close()  # which ends it
     gateway.proc.wait()
-    if top.exists():
-        base.parent.rename(folder)  # at once, so that what is there is whole
 
 
 if __name__ == "__main__":
