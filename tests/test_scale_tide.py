@@ -254,7 +254,7 @@ def test_the_state_stays_small() -> None:
 
 
 def test_what_is_usual_is_a_mean_in_which_the_first_interval_counts_longest() -> None:
-    """The first interval needs 1 replica, and counts 100 times; 100 that need 5 bring the mean to 3, and many more to 5."""
+    """The first interval needs 1 replica, and counts 300 times; 300 that need 5 bring the mean to 3, and many more to 5."""
     state: dict[str, Any] = {}
     usual = []
     for number in range(10_000):

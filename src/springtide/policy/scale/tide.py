@@ -75,7 +75,7 @@ DOUBTS = (0.9, 1.0, 1.1, 1.2)
 USUAL = 1500
 """Intervals over which the usual number of replicas is averaged. A price that follows the load pays much for a late second by
 day and little by night: by a fluid model, as late, NAB's tweets cost 1.440 of the clairvoyant's, with 300 intervals 1.466."""
-BEGINNING = 100
+BEGINNING = 300
 """Intervals for which the first one counts in it: a stream that begins with a rise is not what is usual yet."""
 AT_ONCE = 8
 """Candidates that are played together; of up to 48, one or two such groups are mostly all."""
