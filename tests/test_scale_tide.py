@@ -380,7 +380,7 @@ def test_a_pause_is_worth_it_once_staying_has_cost_as_much() -> None:
 
 @pytest.mark.parametrize("pause_s", [0.0, 2.0, 20.0])
 def test_replicas_are_given_back_though_a_change_brings_a_pause(pause_s: float) -> None:
-    """Two or three of ten are enough: seven or more for 10 s are 70 replica-seconds, and a second's pause is worth 32 · 2."""
+    """Two or three of ten are enough: seven or more for 10 s are 70 replica-seconds, and a second's pause is worth 30 · 2."""
     tide, state, rng, had = Tide(), Tide().initial(), np.random.default_rng(0), [10]
     for number in range(80):
         snapshot = replace(seen([150.0] * 10, had, at=10.0 * number), pause_s=pause_s)
@@ -388,7 +388,7 @@ def test_replicas_are_given_back_though_a_change_brings_a_pause(pause_s: float) 
         had = [request.degree for request in requests] or had
         if had != [10]:
             break
-    assert had[0] <= 3 and number <= 2 + 32 * 2 * pause_s / 70
+    assert had[0] <= 3 and number <= 2 + 30 * 2 * pause_s / 70
 
 
 def test_a_surprise_is_played_in_several_sizes() -> None:

@@ -95,7 +95,7 @@ class Tide:
     summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
-        32.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
+        30.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
     )
 
     def __post_init__(self) -> None:
