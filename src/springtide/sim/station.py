@@ -23,6 +23,9 @@ from springtide.sim.phases import segments
 from springtide.sim.router import Router
 from springtide.sim.store import Store
 
+LAST = float(np.finfo(np.float64).max)
+"""After all that will ever happen."""
+
 
 @dataclass
 class Station:
@@ -77,7 +80,7 @@ class Station:
         if degree == self.active:
             return
         if self.operator.queue == "each":
-            self._route_all()  # what waits is in the queues of the replicas that were there
+            self._start_all()  # what waits is in the queues of the replicas that were there
         self.active = degree
         self._knockout = knockout(degree)
         self.router.begin(degree)
@@ -147,15 +150,15 @@ class Station:
             begin = end
         self._store.known = last
 
-    def _route_all(self) -> None:
-        """The same for those that would get theirs when they start, as if nothing were to change until then."""
+    def _start_all(self) -> None:
+        """Give a replica to those that would get theirs when they start, as if nothing were to change until then."""
         if self._store.known < self._store.count:
-            self._route(self._until)
+            self._start(self._until, LAST, np.zeros(5))
 
     def defer(self, now: float, until: float, drop: bool) -> None:
         """A pause, or a restart, from ``now`` until then."""
         self._paused = until
-        self._route_all()
+        self._start_all()
         compiled(kernels.defer)(self.rows, self.under_way, now, until, self.timeout, self.replicas, drop)
 
     def queues(self) -> Ints:
@@ -179,7 +182,7 @@ class Station:
 
     def last_departure(self) -> float:
         """When it will have done all that it was given."""
-        self._route_all()
+        self._start_all()
         return float(self.rows.depart[: self.under_way].max(initial=0.0))
 
     @property
