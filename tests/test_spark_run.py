@@ -748,9 +748,10 @@ def test_a_limit_of_the_queue_needs_sources_that_tell_how_many_wait(tmp_path: Pa
 
 
 def test_a_dry_run_records_what_it_would_do_and_does_nothing(spark: Any, tmp_path: Path) -> None:
-    topology = numbers(1600, rate=200.0).map(slow, parallelism=4).to(st.sink.discard()).named("dry")
+    """It lasts for 16 s: once, on a machine with seven others for each core, control had not begun after 8."""
+    topology = numbers(3200, rate=200.0).map(slow, parallelism=4).to(st.sink.discard()).named("dry")
     result = st.run(
-        topology, policy="scripted", settings={"script": "* 0:1 1:2"}, dry_run=True, max_slots=4, duration="8s",
+        topology, policy="scripted", settings={"script": "* 0:1 1:2"}, dry_run=True, max_slots=4, duration="16s",
         interval="0.5s", spark=spark, runs=tmp_path / "runs",
     )  # fmt: skip
     told = [json.loads(line) for line in (result.folder / "decisions.jsonl").read_text().splitlines()]
