@@ -100,7 +100,9 @@ def make(draft: Path, folder: Path) -> None:
     archive_classes(draft / "job", made)
     shutil.rmtree(draft / "job")
     if (made / TOP).exists():
-        folder.symlink_to(made.resolve())  # at once, so that what is there is whole
+        link = draft / "link"
+        link.symlink_to(made.resolve())
+        link.replace(folder)  # at once, so that what is there is whole; also in place of a link that leads nowhere
 
 
 def archive_classes(job: Path, made: Path) -> None:

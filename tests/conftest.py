@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -26,8 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Only of the process that has the workers: in them the option is not set."""
     cache = getattr(config, "cache", None)
     if config.getoption("numprocesses", None) and cache is not None:
-        making = classes.begin(cache.mkdir("classes"))
-        MAKING.extend([making] if making else [])
+        with contextlib.suppress(OSError):  # a cache that cannot be written: the tests do without
+            making = classes.begin(cache.mkdir("classes"))
+            MAKING.extend([making] if making else [])
 
 
 def pytest_runtest_setup() -> None:

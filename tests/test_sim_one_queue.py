@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from springtide.sim import ByItem, Exponential, Given, Model, Operator, Outcome, Reconfiguration, Source, simulate
 from springtide.sim.arrivals import BLOCK
+from springtide.sim.draws import reads_items
 
 Floats = npt.NDArray[np.float64]
 
@@ -105,3 +106,17 @@ def test_a_pause_or_a_restart_loses_nothing_unseen(kind: Any) -> None:
         assert (summary["rows_lost"] > 0) == (kind == "restart")
         found.append((summary["rows_in"], summary["rows_out"], summary["rows_lost"], summary["latency_ms"]))
     assert found[0] == found[1]
+
+
+class Bare:
+    """A cost whose arguments have no names, so that nobody can tell which of them it reads."""
+
+    def draw(self, *told: Any) -> None:
+        _, items, out = told
+        out[:] = 0.25 * (1 + items % 2)
+
+
+def test_a_cost_that_does_not_tell_what_it_reads_gets_the_items() -> None:
+    assert reads_items(Bare())
+    model = Model("bare", (Source("s", 1.0, Given(np.array([0, 1, 1, 0])), "even"),), (Operator("o", ("s",), Bare()),))
+    assert simulate(model, records=8).summary["latency_ms"]["mean"] == pytest.approx(375)

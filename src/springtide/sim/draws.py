@@ -39,7 +39,8 @@ def reads_items(cost: Cost) -> bool:
     (False, True)
     """
     draw = getattr(type(cost), "draw", None)
-    return not isinstance(draw, types.FunctionType) or reads(draw, _ITEMS)
+    told = isinstance(draw, types.FunctionType) and draw.__code__.co_argcount > _ITEMS
+    return not told or reads(draw, _ITEMS)
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ def _carried(model: Model, groupings: Mapping[str, Continual], by_record: bool) 
     """What records take along besides their times: only what somebody asks for."""
     items = any(
         reads_items(operator.cost)
-        or not isinstance(groupings[operator.name], FullKnowledge)
+        or type(groupings[operator.name]) is not FullKnowledge
         or any(isinstance(edge.copies, np.ndarray) for edge in operator.edges)
         for operator in model.operators
     )

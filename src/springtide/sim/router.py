@@ -18,7 +18,7 @@ class Router:
 
     def __init__(self, grouping: Continual, operator: str, seed: int) -> None:
         self._grouping, self._operator, self._seed = grouping, operator, seed
-        self.first_free = isinstance(grouping, FullKnowledge)
+        self.first_free = type(grouping) is FullKnowledge
         self._allocates = False  # whether its kernels make arrays, which is found out when they are compiled
         self.state: Any = None
 

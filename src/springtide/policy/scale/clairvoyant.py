@@ -6,7 +6,7 @@ queue that the fluid model has then, the work itself, and the wait of an M/M/k q
 queue that one interval leaves to the next. Operators in a line with the same cost are sized together, with degrees within
 one of each other; elsewhere each by itself, with the part of the target that its cost has in all costs.
 
-Where the limit forbids the target, it has the fewest late seconds that there can be: all replicas, until the queue is gone.
+Where the limit forbids the target, it is late for no longer than all replicas that there can be would be.
 """
 
 from __future__ import annotations
@@ -113,18 +113,21 @@ def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str,
     work, count = group[0], len(group)
     if work.cost_s <= 0 or not len(work.arrivals):
         return {one.name: [1] * max(1, math.ceil(len(work.arrivals) / interval)) for one in group}
-    queues, costs = np.zeros(1), np.zeros(1)  # of each class of queues that can be: the one of the cheapest way to it, its cost
+    # Of each class of queues that can be, the one of the cheapest way to it, and what that cost. The last is of the way that
+    # has enough in every interval, or all that there can be: nobody is late for a shorter time.
+    queues, costs = np.zeros(1), np.zeros(1)
     choices: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
     for start in range(0, len(work.arrivals), interval):
         seconds = work.arrivals[start : start + interval]
-        overdue = float(queues.max()) if queues.max() > _longest(work, seconds, target_s) else 0.0
+        overdue = float(queues.max() if queues.max() > _longest(work, seconds, target_s) else queues[-1])
         replicas = _candidates(work, seconds, count, target_s, overdue)
         late, left = _played(work, seconds, replicas // count, _waits(work, seconds, replicas, count), queues, target_s, count)
         spent = costs[None, :] + (replicas * len(seconds))[:, None] + LATE * late
         longest = _longest(work, work.arrivals[start + interval :][:interval], target_s)
         will_be_late = np.maximum(0.0, left - longest) * work.cost_s / work.limit  # seconds, with all that there can be
         cheapest_first = np.argsort(spent + LATE * will_be_late, axis=None, kind="stable")
-        classes = np.minimum(left / longest * (QUEUES - 1), QUEUES - 1).astype(np.int64)
+        classes = np.minimum(np.ceil(left / longest * (QUEUES - 1)), QUEUES - 1)  # an empty queue is a class of its own
+        classes[-1, -1] = QUEUES
         _, first = np.unique(classes.ravel()[cheapest_first], return_index=True)
         option, came = np.unravel_index(cheapest_first[first], spent.shape)
         queues, costs = left[option, came], spent[option, came]
@@ -147,7 +150,7 @@ def _candidates(work: Work, seconds: Floats, count: int, target_s: float, overdu
     """Replicas of all operators together that may be worth it: from just too few to surely enough, also for what waits longer
     than it should."""
     least = math.ceil(demand(seconds, 2 * target_s) * work.cost_s)  # the mean wait of a burst is half its longest
-    load = (demand(seconds, 0.0) + overdue) * work.cost_s
+    load = (demand(seconds, 0.0) + overdue / target_s) * work.cost_s
     enough = math.ceil(load + 2 * math.sqrt(load)) + 3  # beyond, next to nobody waits
     low, high = max(1, min(least, work.limit)), max(1, min(enough, work.limit))
     return np.arange(low * count, high * count + 1)
