@@ -141,11 +141,15 @@ STREAMS = {
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_cost_is_noted_where_it_arises(name: str) -> None:
-    found, _ = measured(STREAMS[name](), [1, 3, 1, 2, 5, -1, 3])
-    seconds = seconds_of(found)
-    assert found is not None
-    assert found.task == 2
-    assert found.rows == 7
+    """The least of three times: a machine that stalls for 0.1 s, as one did, does so during any record, but not each time."""
+    each = []
+    for _ in range(3):
+        found, _ = measured(STREAMS[name](), [1, 3, 1, 2, 5, -1, 3])
+        each.append(seconds_of(found))
+        assert found is not None
+        assert found.task == 2
+        assert found.rows == 7
+    seconds = {key: min(one[key] for one in each) for key in each[0]}
     assert min(seconds[5], seconds[3]) >= 0.0399  # as they slept; a busy machine may let them sleep longer
     assert max(seconds[1], seconds[2], seconds[-1]) < 0.5 * min(seconds[5], seconds[3])
 
