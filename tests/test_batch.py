@@ -30,6 +30,7 @@ from springtide.spark import driver as drivers
 from springtide.spark import internals, staging
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.durable import write_atomic
 from springtide.spark.pipeline import Outcome
 from springtide.spark.program import dead_letter_sink, staging_of
 from springtide.spark.sinks import Sinks
@@ -171,10 +172,16 @@ def test_offsets_are_durable_before_anybody_outside_gets_the_batch(
 ) -> None:
     """Who keeps batches by their number must not get other records under the same one, also after a loss of power."""
     steps: list[str] = []
-    monkeypatch.setattr("springtide.spark.checkpoint.sync_file", lambda file: steps.append(f"synced {file.name}"))
+
+    def write(path: Path, document: dict[str, Any], *, synced: bool = True) -> int:
+        if path.name == "begun.json" and synced:
+            steps.append(f"synced {document['offsets'].splitlines()[-1]}")
+        return write_atomic(path, document, synced=synced)
+
+    monkeypatch.setattr("springtide.spark.checkpoint.write_atomic", write)
     monkeypatch.setattr("springtide.spark.sinks._frame", lambda *_: None)
     start(st.sink.foreach(lambda frame, batch: steps.append(f"called {batch}"))).run(0)
-    assert steps == ["synced 0", "called 0"]
+    assert steps == ['synced {"offset":0}', "called 0"]
     start(st.sink.files(tmp_path / "out"), folder=tmp_path / "files").run(0)
     assert len(steps) == 2, "where the manifest decides it has the offsets, and no batch waits for the disk"
 

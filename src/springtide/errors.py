@@ -6,6 +6,7 @@
     ├── TraceError         a rate trace that cannot be read
     ├── SetupError         Java, Spark or the cluster cannot be used as it is
     ├── CheckpointError    a checkpoint of another topology, or in use
+    │   └── DamageError    a file of a checkpoint is not what was written
     ├── RecordError        a record failed and the operator is told to stop
     └── RunError           a query failed for good
 
@@ -41,6 +42,14 @@ class SetupError(SpringtideError):
 
 class CheckpointError(SpringtideError):
     """A checkpoint that belongs to another topology, or that another driver holds."""
+
+
+class DamageError(CheckpointError):
+    """A file of a checkpoint that is not what was written. Whoever needs the file refuses; others go on without it."""
+
+    def __init__(self, path: object, fault: str, remedy: str = "put that file back from a copy") -> None:
+        super().__init__(f"{path} {fault}; {remedy}")
+        self.path, self.fault, self.remedy = path, fault, remedy
 
 
 class RecordError(SpringtideError):

@@ -59,6 +59,7 @@ class BatchRunner:
     def __call__(self, frame: DataFrame, batch: int) -> None:
         with self._door:
             if self._stop.is_set() or self._retired:
+                self._note_refused(batch)
                 raise Stopping
             self._idle.clear()
         try:
@@ -70,6 +71,11 @@ class BatchRunner:
         finally:
             self._idle.set()
         self._stop.wait(pause_s)
+
+    def _note_refused(self, batch: int) -> None:
+        """Where batches are handed on, a start keeps to the offsets of the last one, which it can check only by this note."""
+        if self._sinks.hand_on and not self._retired and self._checkpoint.manifest(batch) is None:
+            self._checkpoint.begin(batch, handed_on=True)
 
     def retire(self) -> None:
         """Start no batch any more: another runner takes over once this one is idle."""
@@ -90,6 +96,7 @@ class BatchRunner:
             self._sinks.publish(done["receipts"])
             return 0.0
         try:
+            self._checkpoint.begin(batch, handed_on=self._sinks.hand_on)
             plan = self._planned(batch)
             report = self._run(frame, batch, plan, started)
         except SpringtideError as error:
@@ -129,8 +136,6 @@ class BatchRunner:
         staging.check_seen(receipts)
         rows = self._source_rows(outcome)
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
-        if self._sinks.hand_on:
-            self._checkpoint.sync_offsets(batch)
         self._sinks.deliver(self._session, batch, receipts)
         manifest = {
             "batch": batch,

@@ -24,6 +24,10 @@ CREATED = "_springtide_created"
 """The hidden column of a generated stream: a record's creation time in microseconds since 1970."""
 
 
+PRIVATE_FOLDER = "_springtide"
+"""The folder in the output of a ``files`` sink with what is staged there. Spark and others skip names that begin so."""
+
+
 @dataclass(frozen=True)
 class Staging:
     """Where a task puts what a sink shall commit, and how its files' names begin."""
@@ -201,5 +205,5 @@ def _staging(name: str, sink: object, private: str, identity: str) -> Staging | 
         return None
     stem = f"{name}-{identity}"
     if isinstance(sink, FilesSink):
-        return Staging(f"{sink.path}/_springtide/{stem}", sink.format, stem)
+        return Staging(f"{sink.path}/{PRIVATE_FOLDER}/{stem}", sink.format, stem)
     return Staging(f"{private}/staged/{name}", "parquet", stem)

@@ -18,7 +18,7 @@ from springtide.errors import CheckpointError
 from springtide.model.endpoints import ConsoleSink, FilesSink, ForeachSink, MemorySink, TableSink
 from springtide.model.topology import Topology
 from springtide.spark import staging
-from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.checkpoint import Checkpoint, hands_on
 from springtide.spark.durable import sync_folder
 from springtide.spark.program import Staging
 
@@ -73,7 +73,7 @@ class Sinks:
     @property
     def hand_on(self) -> bool:
         """Whether a sink gives batches to somebody who keeps them by their number, before they are committed."""
-        return any(isinstance(operator.sink, TableSink | ForeachSink) for operator in self._topology.sinks)
+        return hands_on(self._topology)
 
     def deliver(self, session: SparkSession, batch: int, receipts: Receipts) -> None:
         """Hand a batch to the sinks that take it as a whole. Runs before the manifest: a crash in between repeats it."""

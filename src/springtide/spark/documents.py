@@ -1,0 +1,52 @@
+"""The named documents of a checkpoint: their shapes, and what a run does without one that is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from springtide.spark.durable import ANY, Shape
+
+NUMBER = (int, float)
+
+
+class Seed(Shape):
+    """By operator, the catalog of its imported state; at least one."""
+
+    def fault(self, document: Mapping[str, Any]) -> str | None:
+        if not document:
+            return "names no operator"
+        broken = (name for name, catalog in document.items() if not isinstance(catalog, dict))
+        return next((f"has no catalog of operator {name!r}" for name in broken), None)
+
+
+@dataclass(frozen=True)
+class Known:
+    """``without``: what follows if the document is damaged and the run goes on without it; None if it is needed."""
+
+    shape: Shape
+    without: str | None = None
+
+
+DOCUMENTS = {
+    "topology": Known(Shape({"name": (str,), "operators": (dict,), "id": (str,)})),
+    "state": Known(Shape({"secret": (str,), "declared": (dict,)}, {"location": (str, type(None)), "topology": (dict,)})),
+    "epoch": Known(Shape({"epoch": (int,)}), "the next epoch is above all that manifests and staged files name"),
+    "schedule": Known(Shape({"started": NUMBER})),
+    "ticks": Known(Shape({"ticks": (bool,)})),
+    "seed": Known(Seed()),
+    "begun": Known(
+        Shape({"batch": (int,), "epoch": (int,), "offsets": (str,), "logs": (dict,), "settled": (dict,)}),
+        "a batch that was begun and not committed begins anew, unless a sink was handed it",
+    ),
+    "policy": Known(Shape({"policy": (str,), "state": (dict,)}), "the policy learns anew"),
+    "tables": Known(Shape({"fenced": (list,)}), "the tables that the topology names are taken for this checkpoint's own"),
+    "floor": Known(Shape({"floor_s": NUMBER}), "the least duration of a batch is measured anew"),
+}
+SETTLED = ("schedule", "ticks")
+"""Documents that never change after the first start. Manifests repeat them, so that a lost one can be put back."""
+
+
+def known(name: str) -> Known:
+    return DOCUMENTS.get(name, Known(ANY))

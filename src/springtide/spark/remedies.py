@@ -1,0 +1,18 @@
+"""What can be done about a checkpoint that a run refuses: the end of such an error, the cheapest way first."""
+
+from __future__ import annotations
+
+PUT_BACK = "put that file back from a copy"
+EXPORT = (
+    "`springtide state export`, then `springtide state import` into a new checkpoint: state is kept, but the sources are read"
+    " from their start, so that records may be counted twice"
+)
+ANEW = "a new checkpoint: state and progress are lost, and the sources are read from their start"
+
+
+def ways_out(*ways: str) -> str:
+    """
+    >>> ways_out("wait", "run")
+    'Ways out, the cheapest first: (1) wait; (2) run'
+    """
+    return "Ways out, the cheapest first: " + "; ".join(f"({number}) {way}" for number, way in enumerate(ways, start=1))
