@@ -243,7 +243,9 @@ def test_damage_without_a_way_back_names_the_file(tmp_path: Path) -> None:
     name = book.catalog("count").runs[0].files[0].name
     path = tmp_path / "count" / name
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(CheckpointError, match=f"{path} of operator 'count' is damaged, batches 1 to 1.*restore it from a copy"):
+    with pytest.raises(
+        CheckpointError, match=f"{path} of operator 'count' is damaged, batches 1 to 1.*put that file back from a copy"
+    ):
         book.mended(RuntimeError(f"state file {path} is damaged: the checksum"))
 
 

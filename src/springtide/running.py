@@ -121,7 +121,7 @@ def run(
     sharder = named("shard", sharding) if isinstance(sharding, str) else sharding
     dynamic = _check_executors(executors, min_executors, max_slots)
     _need_spark()
-    from springtide.spark import clusters
+    from springtide.spark import clusters, room
     from springtide.spark import driver as spark_driver
     from springtide.spark import session as sessions
     from springtide.spark.checkpoint import Checkpoint
@@ -138,6 +138,7 @@ def run(
         if not topology.stateful:
             raise OptionError(f"state={state!r}: topology {topology.name!r} has no stateful operator; leave it out")
         store.check_writable(state)
+    room.check(room.needs(topology, None if checkpoint is None else Path(checkpoint), Path(runs)))
     held = Checkpoint(Path(checkpoint)) if checkpoint is not None else None
     if held is not None:
         held.acquire(topology)

@@ -28,6 +28,7 @@ from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
+from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import SEED
@@ -105,6 +106,7 @@ class Driver:
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
         self._kept = kept_in(checkpoint, topology, state)
+        presence.check(checkpoint, self._kept)
         self._program = programs.compile_topology(topology, groupings, places, dead, self._kept)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
@@ -175,10 +177,9 @@ class Driver:
         self._sinks.prepare(session, self._checkpoint)
         done, failure = self._batches, self._runner.failure if self._runner else None
         self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
-        self._state = StateBook(
-            self._topology, self._kept, self._checkpoint.epoch, self._checkpoint.last_manifest(), pipeline.merge_state,
-            self._checkpoint.recall(SEED),
-        )  # fmt: skip
+        last = self._checkpoint.last_manifest()
+        seed = self._checkpoint.recall(SEED) if last is None else None
+        self._state = StateBook(self._topology, self._kept, self._checkpoint.epoch, last, pipeline.merge_state, seed)
         self._runner = BatchRunner(
             self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop,
             self._state,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ class Editions:
                 return {name: stored[name] for name in stored.files}
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        except Exception as error:  # noqa: BLE001  numpy and zipfile raise many kinds on damaged files, KeyError among them
             log.warning("%s cannot be read (%s); what was learned is learned anew", self._file(edition), error)
             return None
 
@@ -57,7 +56,7 @@ class Editions:
         return max(self._numbers(), default=0)
 
     def _numbers(self) -> list[int]:
-        return sorted(int(path.stem) for path in self._folder.glob("[0-9]*.npz"))
+        return sorted(int(path.stem) for path in self._folder.glob("[0-9]*.npz") if path.stem.isdigit())
 
     def _file(self, edition: int) -> Path:
         return self._folder / f"{edition:08d}.npz"

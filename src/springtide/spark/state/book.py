@@ -17,6 +17,7 @@ from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.model.report import StateReport
 from springtide.model.topology import Topology
+from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.compact import newest_by_group
@@ -219,13 +220,15 @@ class StateBook:
     def _try_earlier(self, name: str, run: Run, path: str) -> None:
         lost = f"state file {path} of operator {name!r} is damaged, batches {run.first} to {run.last}"
         if not run.before:
-            raise CheckpointError(f"{lost}, and was not merged from others; restore it from a copy, or give a new checkpoint")
+            raise CheckpointError(f"{lost}, and was not merged from others. {ways_out(PUT_BACK, ANEW)}")
         for file in (file for one in run.before for file in one.files):
             try:
                 self._places[name].verify(file.name)
             except CheckpointError as error:
-                raise CheckpointError(f"{lost}; of the files that it was merged from, {error}. Restore one of them from a"
-                                      " copy, or give a new checkpoint") from None  # fmt: skip
+                either = "put that file, or this one, back from a copy"
+                raise CheckpointError(
+                    f"{lost}; of the files that it was merged from, {error}. {ways_out(either, ANEW)}"
+                ) from None
 
     def _counted(self, name: str, catalog: Catalog) -> Catalog:
         """With the number of keys that there are: those that a merge let go are there again, and some may have come anew

@@ -12,6 +12,8 @@ from typing import Any
 
 SUFFIX = ".state"
 """How the names of segments end."""
+SEEDED = "-seed-"
+"""What the names of imported segments hold."""
 FEW = 8
 """Fewer runs than this are left alone. Every run is searched for every key, in about 20 µs."""
 GROWN = 2

@@ -24,7 +24,7 @@ from springtide.policy.group.shards import shards_of
 from springtide.processors.aggregating import CLOSE, Aggregating
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.state import files
-from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
+from springtide.spark.state.catalog import SEEDED, SUFFIX, Catalog, File, Run
 from springtide.spark.state.declared import kept_in, kept_of
 from springtide.spark.state.exporting import SHARD, WRITTEN, WRITTEN_TYPE
 from springtide.spark.state.per_key import NEXT, TIMERS
@@ -127,7 +127,7 @@ def _stored(kept: Kept, parts: Iterable[pa.RecordBatch], size: int, file: Path) 
         piles = _piled(kept, parts, min(kept.shards, MOST_PILES, size // GROUP_BYTES + 1), Path(scratch))
         for pile in piles:
             _check_keys(_sorted(pile), kept, file)
-        name = f"{0:08d}-{0:06d}-seed-{secrets.token_hex(4)}{SUFFIX}"
+        name = f"{0:08d}-{0:06d}{SEEDED}{secrets.token_hex(4)}{SUFFIX}"
         stored = written(place.writing(name), (_sorted(pile) for pile in piles), kept.schema, kept.shards, kept.timers)
         place.keep(name)
     return Catalog((Run(0, 0, (File(**stored),)),), stored["rows"])

@@ -126,6 +126,9 @@ class Place(Protocol):
     def names(self) -> Iterator[str]:
         """Of all segments there."""
 
+    def sizes(self) -> dict[str, int]:
+        """Of all segments there, their bytes by name."""
+
     def remove(self, names: Collection[str]) -> None: ...
 
     def verify(self, name: str) -> None:
@@ -160,6 +163,9 @@ class Folder:
 
     def names(self) -> Iterator[str]:
         return (path.name for path in Path(self._folder).glob(f"*{SUFFIX}"))
+
+    def sizes(self) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in Path(self._folder).glob(f"*{SUFFIX}")}
 
     def remove(self, names: Collection[str]) -> None:
         for name in names:
@@ -233,10 +239,13 @@ class Remote:
         return self._cache.writing("")
 
     def names(self) -> Iterator[str]:
+        return iter(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
         from pyarrow.fs import FileSelector
 
         found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
-        return (one.base_name for one in found if one.base_name.endswith(SUFFIX))
+        return {one.base_name: one.size for one in found if one.base_name.endswith(SUFFIX)}
 
     def remove(self, names: Collection[str]) -> None:
         for name in names:
