@@ -658,9 +658,9 @@ def test_a_checkpoint_or_a_run_folder_that_cannot_be_is_refused_in_words(tmp_pat
         st.run(topology, runs=tmp_path / "runs", checkpoint=tmp_path / "file")
     with pytest.raises(CheckpointError, match="cannot be made: "):
         st.run(topology, runs=tmp_path / "runs", checkpoint="/proc/nope")
-    with pytest.raises(OptionError, match="cannot be made: .*file is a file; give a folder"):
+    with pytest.raises(OptionError, match=r"cannot be made: .*file is a file; give a folder"):
         st.run(topology, runs=tmp_path / "file" / "runs", checkpoint=tmp_path / "held")
-    with pytest.raises(OptionError, match="cannot be made: .*file is a file; give a folder"):  # not: in use by this process
+    with pytest.raises(OptionError, match=r"cannot be made: .*file is a file; give a folder"):  # not: in use by this process
         st.run(topology, runs=tmp_path / "file" / "runs", checkpoint=tmp_path / "held")
 
 

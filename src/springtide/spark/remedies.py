@@ -13,6 +13,6 @@ ANEW = "a new checkpoint: state and progress are lost, and the sources are read 
 def ways_out(*ways: str) -> str:
     """
     >>> ways_out("wait", "run")
-    'Ways out, the cheapest first: (1) wait; (2) run'
+    'Ways out, the cheapest first: 1. wait; 2. run'
     """
-    return "Ways out, the cheapest first: " + "; ".join(f"({number}) {way}" for number, way in enumerate(ways, start=1))
+    return "Ways out, the cheapest first: " + "; ".join(f"{number}. {way}" for number, way in enumerate(ways, start=1))
