@@ -220,7 +220,7 @@ def _bytes(column: pa.Array, domain: Domain, seed: int) -> Hashes:
     long = np.flatnonzero(lengths > SHORT)
     if len(long):
         spans = zip(offsets[long].tolist(), offsets[long + 1].tolist(), strict=True)
-        hashes[long] = _digests(memoryview(data), spans, int(_seed_of(domain, seed)))
+        hashes[long] = _digests(data.data, spans, int(_seed_of(domain, seed)))
     _mix_words(hashes, data, offsets[:-1], np.where(lengths > SHORT, 0, lengths) if len(long) else lengths)
     return hashes
 

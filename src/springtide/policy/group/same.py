@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,9 +66,9 @@ def _same_values(one: pa.Array, other: pa.Array) -> Mask:
     if is_.is_boolean(kind) or is_.is_decimal128(kind) or is_.is_decimal256(kind):
         return _flags(pc.equal(one, other))
     if is_.is_integer(kind) or (is_.is_temporal(kind) and not is_.is_interval(kind)):
-        return _numbers(one) == _numbers(other)
+        return np.equal(_numbers(one), _numbers(other))
     if is_.is_floating(kind):
-        return floats(one) == floats(other)
+        return np.equal(floats(one), floats(other))
     if is_.is_struct(kind):
         same = np.ones(len(one), dtype=np.bool_)
         for ours, theirs in zip(one.flatten(), other.flatten(), strict=True):
@@ -89,7 +90,7 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
     kind = column.type
     values = raw(column, f"i{kind.bit_width // 8}")
     whole = values // 1_000 if getattr(kind, "unit", None) == "ns" else values
-    return whole // 86_400_000 if pa.types.is_date64(kind) else whole  # type: ignore[operator,return-value]
+    return whole // 86_400_000 if pa.types.is_date64(kind) else whole  # type: ignore[return-value]
 
 
 def _same_lists(one: pa.Array, other: pa.Array) -> Mask:
@@ -142,4 +143,4 @@ def _with_nulls(values: list[Any], column: pa.Array) -> list[Any]:
 def _parts(elements: list[Any], column: pa.Array) -> list[list[Any]]:
     """The elements of every list of a column."""
     offsets = column.offsets.to_pylist()
-    return [elements[begin:end] for begin, end in zip(offsets, offsets[1:], strict=False)]
+    return [elements[begin:end] for begin, end in pairwise(offsets)]

@@ -20,7 +20,7 @@ from springtide.model.topology import Topology
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.compact import newest_by_group
-from springtide.spark.state.segment import GONE, HASH, HASH2
+from springtide.spark.state.segment import GONE, HASH, HASH2, keys_in
 from springtide.spark.state.stepping import GROUP_BYTES, Kept
 from springtide.spark.state.store import Place, place_of
 
@@ -291,7 +291,7 @@ class StateBook:
 
 def _identities(rows: pa.RecordBatch) -> pa.RecordBatch:
     """What tells keys apart, and whether they are there; the same in all declarations."""
-    return rows.select([HASH, HASH2, GONE])
+    return rows.select([HASH, HASH2, GONE, *keys_in(rows).schema.names])
 
 
 def _removed(place: Place, name: str) -> None:

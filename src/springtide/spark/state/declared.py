@@ -20,8 +20,8 @@ from springtide.processors.processor import Processor
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.per_key import PerKey
-from springtide.spark.state.segment import Damage
-from springtide.spark.state.stepping import STATE, Kept
+from springtide.spark.state.segment import STATE, Damage
+from springtide.spark.state.stepping import Kept
 from springtide.spark.state.store import below, check_writable, is_uri, place_of
 
 

@@ -30,10 +30,9 @@ from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.state.catalog import Catalog, Run
 from springtide.spark.state.compact import groups, newest_within
 from springtide.spark.state.declared import folder_of, seeds_of
-from springtide.spark.state.lookup import find
+from springtide.spark.state.lookup import Identities, find
 from springtide.spark.state.per_key import NEXT
-from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Hashes, Looked, Segment
-from springtide.spark.state.stepping import KEY, STATE
+from springtide.spark.state.segment import GONE, HASH, KEY, OWN, STATE, Damage, Looked, Segment
 from springtide.spark.state.store import below, is_uri, place_of
 
 log = logging.getLogger("springtide.spark")
@@ -177,13 +176,14 @@ class Reading:
         """The newest row of one key, as it was written; None if nothing is remembered of it."""
         one, two = (key_hashes(key, self.held.key, seed) for seed in self.held.seeds)
         (shard,) = shards_of(one, self.held.shards).tolist()
-        return self._whole(lambda: self._found(one, two, shard))
+        wanted = Identities(one, two, key.select(list(self.held.key)))
+        return self._whole(lambda: self._found(wanted, shard))
 
-    def _found(self, one: Hashes, two: Hashes, shard: int) -> pa.RecordBatch | None:
+    def _found(self, wanted: Identities, shard: int) -> pa.RecordBatch | None:
         for segment in self.segments:
             for number in segment.within(shard, shard):
                 rows = segment.read(number)
-                for place in find(Looked.into(rows), one, two)[1].tolist():
+                for place in find(Looked.into(rows), wanted)[1].tolist():
                     return None if rows.column(GONE)[place].as_py() else rows.slice(place, 1)
         return None
 

@@ -27,10 +27,11 @@ from springtide.spark.state import files
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.declared import kept_in, kept_of
 from springtide.spark.state.exporting import SHARD, WRITTEN, WRITTEN_TYPE
+from springtide.spark.state.lookup import distinct_in
 from springtide.spark.state.per_key import NEXT, TIMERS
 from springtide.spark.state.reading import SEED
-from springtide.spark.state.segment import HASH, HASH2, written
-from springtide.spark.state.stepping import GROUP_BYTES, KEY, STATE, Kept
+from springtide.spark.state.segment import HASH, HASH2, KEY, STATE, written
+from springtide.spark.state.stepping import GROUP_BYTES, Kept
 from springtide.spark.state.store import check_writable, checked, place_of
 
 MOST_PILES = 256
@@ -154,8 +155,8 @@ def _sorted(pile: Path) -> pa.RecordBatch:
 
 def _check_keys(rows: pa.RecordBatch, kept: Kept, file: Path) -> None:
     """A key has one state."""
-    one, two = rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy()
-    twice = np.flatnonzero((one[1:] == one[:-1]) & (two[1:] == two[:-1]))
+    _, first, _ = distinct_in(rows)
+    twice = np.setdiff1d(np.arange(rows.num_rows), first)
     if len(twice):
         (key,) = as_python(rows.slice(twice[0], 1).select([KEY + name for name in kept.key]))
         told = ", ".join(f"{name.removeprefix(KEY)}={value!r}" for name, value in key.items())
