@@ -6,7 +6,8 @@
     driver.lock, jvm.lock  held by the one driver, and by its JVM
     epoch.json             the fencing token: grows by one at every start
     knowledge/N.npz        what groupings learned, edition by edition; plans name them
-    state.json             what stateful operators declare, the secret that their keys are hashed with, and where state lies
+    secret.json            by which keys are hashed, for routes and state; for nobody else to read
+    state.json             what stateful operators declare, and where state lies; once, also the secret of their keys
     ticks.json             whether there are batches without records, for timers
     seed.json              the state that was imported, which the first batch begins with
     state/OPERATOR/        their state, unless it lies elsewhere: segments, which manifests name
@@ -26,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import secrets
 import socket
@@ -43,6 +45,8 @@ from springtide.model.topology import Kind, Topology
 from springtide.spark.durable import read_json, sync_file, write_atomic, write_whole
 from springtide.spark.editions import Editions
 from springtide.spark.state.store import below
+
+log = logging.getLogger("springtide.spark")
 
 KEPT_BATCHES = 100
 """How many plans and manifests stay. Replays need the last one; the others are for people."""
@@ -102,6 +106,24 @@ class Checkpoint:
             self.release()
             raise
 
+    def secret(self) -> str:
+        """By which keys are hashed, so that nobody who sends records can choose keys of one task, or of one hash. It is made at
+        the first start, and anew where it is lost: nothing but the place of keys depends on it, see ``state/rehash.py``."""
+        found = self.known_secret()
+        if found is None:
+            found = secrets.token_hex(16)
+            self.remember("secret", {"secret": found}, private=True)
+        return found
+
+    def known_secret(self) -> str | None:
+        """The secret, if it is there and can be read."""
+        try:
+            found = (self.recall("secret") or {}).get("secret")
+        except CheckpointError as error:
+            log.warning("the secret by which keys are hashed cannot be read: %s", error)
+            return None
+        return found if isinstance(found, str) and found else None
+
     def keep_state(self, declared: Mapping[str, Mapping[str, Any]], location: str | None = None) -> str:
         """The secret of this checkpoint's keys. The number of an operator's shards may not differ from before.
 
@@ -110,8 +132,8 @@ class Checkpoint:
         stored = self.recall("state")
         if stored is None:
             if (self.last_manifest() or {}).get("state") or self.recall("seed"):
-                raise self._is_gone("state.json", "state, whose keys are hashed with the secret in it")
-            stored = {"secret": secrets.token_hex(16), "declared": {}, "location": location}
+                raise self._is_gone("state.json", "state, whose shards and variables are declared in it")
+            stored = {"declared": {}, "location": location}
         lies = stored.get("location")
         if location is not None and location != lies:
             where = "inside it" if lies is None else f"at {lies!r}"
@@ -126,8 +148,8 @@ class Checkpoint:
                     f"operator {name!r}: shards={now['shards']}, but in checkpoint {self.root} it has {before['shards']}, for"
                     " ever. Change that back, or export its state and import it into a new checkpoint"
                 )
-        self.remember("state", {**stored, "declared": {**stored["declared"], **declared}})
-        return str(stored["secret"])
+        self.remember("state", {**stored, "declared": {**stored["declared"], **declared}}, private="secret" in stored)
+        return str(stored["secret"]) if "secret" in stored else self.secret()  # earlier versions had one of state alone
 
     def state_folder(self) -> Path:
         return self.own / "state"
@@ -281,9 +303,14 @@ class Checkpoint:
         with contextlib.suppress(FileNotFoundError):
             self._manifest_file(batch - KEPT_BATCHES).unlink()
 
-    def remember(self, name: str, document: Mapping[str, Any]) -> None:
-        """Keep a small document that outlives the run, such as the schedule's start or the measured floor."""
-        write_atomic(self.own / f"{name}.json", document)
+    def amend(self, manifest: Mapping[str, Any]) -> None:
+        """Put another manifest in the place of the last one, of the same batch: the same state in other files."""
+        write_atomic(self._manifest_file(int(manifest["batch"])), manifest)
+
+    def remember(self, name: str, document: Mapping[str, Any], *, private: bool = False) -> None:
+        """Keep a small document that outlives the run, such as the schedule's start or the measured floor. ``private``: it
+        holds a secret."""
+        write_atomic(self.own / f"{name}.json", document, private=private)
 
     def recall(self, name: str) -> dict[str, Any] | None:
         return read_json(self.own / f"{name}.json")

@@ -26,11 +26,13 @@ from springtide.spark import clusters, generate, internals, pool, sources
 from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.hashing import routing_seed
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import SEED
+from springtide.spark.state.rehash import rehash
 
 log = logging.getLogger("springtide.spark")
 
@@ -105,7 +107,9 @@ class Driver:
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
         self._kept = kept_in(checkpoint, topology, state)
-        self._program = programs.compile_topology(topology, groupings, places, dead, self._kept)
+        rehash(checkpoint, self._kept)
+        seed = routing_seed(checkpoint.secret())
+        self._program = programs.compile_topology(topology, groupings, places, dead, self._kept, seed)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
         self._started = 0.0

@@ -18,15 +18,18 @@ CHECKSUM = "crc32"
 """The name under which a document has it. Documents that were written before there was one are taken as they are."""
 
 
-def write_atomic(path: Path, document: Mapping[str, Any]) -> None:
-    """Write JSON so that a reader sees all of it or nothing, also after the machine lost power."""
-    write_whole(path, json.dumps({**document, CHECKSUM: _checksum(document)}))
+def write_atomic(path: Path, document: Mapping[str, Any], *, private: bool = False) -> None:
+    """Write JSON so that a reader sees all of it or nothing, also after the machine lost power. ``private``: nobody but the
+    owner may read it."""
+    write_whole(path, json.dumps({**document, CHECKSUM: _checksum(document)}), private=private)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     """Likewise, any text."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8", newline="") as file:
+        if private:
+            os.fchmod(file.fileno(), 0o600)  # before there is anything to read
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -24,6 +24,7 @@ from springtide.model.state import Group, Stateful, Step
 from springtide.policy.group.keys import key_hashes
 from springtide.policy.group.shards import shards_of
 from springtide.spark.chunk import to_batch
+from springtide.spark.hashing import hashing_mark
 from springtide.spark.state import lookup
 from springtide.spark.state.lookup import Identities
 from springtide.spark.state.segment import GONE, HASH, HASH2, KEY, OWN, STATE, TOUCHED, Segment, Writer
@@ -55,6 +56,11 @@ class Kept:
     def arriving(self) -> pa.Schema:
         """Of the records that are sent to it: with the identity of their key."""
         return pa.schema([*self.input, pa.field(HASH, pa.uint64()), pa.field(HASH2, pa.uint64())])
+
+    @cached_property
+    def hashing(self) -> str:
+        """The mark of how its keys are hashed."""
+        return hashing_mark(*self.seeds)
 
     @cached_property
     def schema(self) -> pa.Schema:
