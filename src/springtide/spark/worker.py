@@ -362,8 +362,8 @@ class Task:
         for number, arrived in self.arrived.items():
             node, key = self.program.nodes[number], self.routes[number].key
             if key is None:
-                rows = pa.Table.from_batches([batch for batch, _ in arrived]).combine_chunks().to_batches()[0]
-                told = variances(rows, np.concatenate([seconds for _, seconds in arrived])[: rows.num_rows])
+                rows = pa.Table.from_batches([batch for batch, _ in arrived])
+                told = variances(rows, np.concatenate([seconds for _, seconds in arrived]))
                 self.outcome.variances[node.name] = {column: tuple(one) for column, one in told.items()}
             else:
                 replica = self.origin - self.plan.ranges[number][0]
