@@ -25,7 +25,7 @@ class Machine:
     """One stateful operator."""
 
     def __init__(self, kept: Kept) -> None:
-        self.kept, self.catalog, self.batch, self.attempts, self.now = kept, Catalog(), 0, 0, SECOND
+        self.kept, self.catalog, self.batch, self.attempts, self.now = kept, Catalog(hashing=kept.hashing), 0, 0, SECOND
         place_of(kept.folder).prepare()
         self.expiring: int | None = None
         self.late: list[dict[str, Any]] = []

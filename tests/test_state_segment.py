@@ -21,7 +21,7 @@ from springtide.spark.state.lookup import Identities
 from springtide.spark.state.segment import OWN, Damage, Segment
 
 SHARDS = 16
-SCHEMA = pa.schema([*OWN, pa.field("state.text", pa.string())])
+SCHEMA = pa.schema([*OWN, pa.field("key.text", pa.string())])
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,8 @@ def test_segments_that_the_state_no_longer_has_are_let_go(tmp_path: Path, monkey
 
 
 def found(segments: list[Segment], one: list[int], two: list[int]) -> list[bool]:
-    identities = Identities(np.array(one, dtype=np.uint64), np.array(two, dtype=np.uint64))
+    keys = segment.keys_in(rows(one))
+    identities = Identities(np.array(one, dtype=np.uint64), np.array(two, dtype=np.uint64), keys)
     known = lookup.newest(segments, identities, SCHEMA, lambda part: part)[1]
     return [bool(one) for one in known]
 

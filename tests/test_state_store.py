@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
@@ -219,7 +220,7 @@ def test_timers_of_other_tasks_shards_are_not_read(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(file, "read", watched)
     found = lookup.due([file], str(machine.kept.timers[1]), machine.now, True, np.arange(16) == 3)
-    assert set(shards_of(found.one, 16).tolist()) == {3}
+    assert set(shards_of(pa.Table.from_batches(found)[segment.HASH].to_numpy(), 16).tolist()) == {3}
     assert [file.chunks[number].first_shard for number in read] == [3]
 
 

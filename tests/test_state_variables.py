@@ -80,8 +80,8 @@ def test_of_a_key_that_is_gone_nothing_is_handed_on(tmp_path: Path) -> None:
     tested.run([trip("a", 5), trip("b", 6)], width=1)
     tested.run([trip("a", 0), trip("b", 7)], width=1)  # as a key is before its first record
     segments = [segment.Segment(f"{tested.kept.folder}/{name}") for name in tested.files]
-    wanted = [tested.kept.identities(tested.arriving([trip(key)])) for key in "abc"]
-    every, first, _ = lookup.distinct(*(np.concatenate(hashes) for hashes in zip(*wanted, strict=True)))
+    wanted = tested.arriving([trip(key) for key in "abc"])
+    every, first, _ = lookup.distinct(*tested.kept.identities(wanted), tested.kept.keys(wanted))
     rows, known = lookup.newest(segments, every, tested.kept.schema, tested.kept.fitted)
     found = {"abc"[place]: (row["state.n"], row["key.route"]) for place, row in zip(first, rows.to_pylist(), strict=True)}
     assert found == {"a": (None, None), "b": (7, "b"), "c": (None, None)}

@@ -125,6 +125,7 @@ def run(
     from springtide.spark import driver as spark_driver
     from springtide.spark import session as sessions
     from springtide.spark.checkpoint import Checkpoint
+    from springtide.spark.hashing import hashing_mark, routing_seed
     from springtide.spark.state import store
 
     spark_driver.check(topology)
@@ -157,7 +158,8 @@ def run(
     control = RemotePolicy(spec, Patience.of(interval_s)) if spec.movable else scaler.policy
     switch = FileSwitch(folder.path / FILE, Mode.DRY_RUN if dry_run else Mode.ON)
     try:
-        routing = Routing(topology, groupings, held.editions, time.monotonic)
+        hashing = hashing_mark(routing_seed(held.secret()))
+        routing = Routing(topology, groupings, held.editions, time.monotonic, hashing=hashing)
         loop = ControlLoop(
             topology, control, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
             read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,

@@ -3,6 +3,8 @@
 Microseconds: ``route`` on shares of 2,000 records of POSG's stream, hashes of the keys included, after 50,000 records were
 learned from; the groupings take turns, and a grouping's time is the least of its rounds, as noise only adds.
 
+Long keys: the same of ``hash`` on strings of 1 kB to 1 MB, held to 2 µs a record and 1 ns a byte.
+
 The first batch: a warm session in which every measured batch has a Python daemon and workers of its own, none of which
 has done anything before. Spark starts new ones for another environment, so a variable that nobody reads is set anew for each
 batch. Two tasks, so that two cores can start two workers at once. The groupings take turns; told is the median of the
@@ -33,6 +35,9 @@ K = 8
 RECORDS, WARM = 2_000, 50_000
 FRESH, FRESH_WIDTH, WARM_ROUNDS = ("round-robin", "hash", "posg", "tide"), 2, 2
 BASE = FRESH[0]
+LONG = {1 << 10: 2_000, 1 << 16: 64, 1 << 20: 8}
+"""Bytes of a long key, and the number of records in a share."""
+LIMIT_US, LIMIT_NS_PER_BYTE = 2.0, 1.0
 
 
 def measure(rounds: int, fresh_rounds: int, progress: TextIO = sys.stderr) -> dict[str, Any]:
@@ -40,6 +45,7 @@ def measure(rounds: int, fresh_rounds: int, progress: TextIO = sys.stderr) -> di
     found = [cls.name for cls in registry.available("group") if not getattr(cls, "simulator_only", False)]
     groupings: dict[str, Grouping] = {name: registry.create("group", name) for name in found}
     micros = _micros(groupings, rounds)
+    long = long_keys(rounds)
     print("microseconds per record: done", file=progress, flush=True)
     extra = _first_batches({name: groupings[name] for name in FRESH}, fresh_rounds, progress)
     return {
@@ -47,7 +53,33 @@ def measure(rounds: int, fresh_rounds: int, progress: TextIO = sys.stderr) -> di
         "records": RECORDS,
         "fresh_tasks": FRESH_WIDTH,
         "rows": [{"grouping": name, "us_per_record": round(micros[name], 3), **_later(extra.get(name))} for name in found],
+        "long_keys": long,
     }
+
+
+def long_keys(rounds: int) -> list[dict[str, Any]]:
+    """What ``hash`` takes to route records by a long string, next to what it may take."""
+    rng = np.random.default_rng(3)
+    grouping = registry.create("group", "hash")
+    rows = []
+    for size, count in LONG.items():
+        drawn = pa.record_batch({"key": [rng.bytes(size // 2).hex() for _ in range(count)]})
+        best = min(_seconds(grouping, drawn) for _ in range(rounds + 1)) / count
+        rows.append(
+            {
+                "bytes": size,
+                "us_per_record": round(best * 1e6, 3),
+                "ns_per_byte": round(best * 1e9 / size, 3),
+                "limit_us": round(LIMIT_US + LIMIT_NS_PER_BYTE * size / 1000, 3),
+            }
+        )
+    return rows
+
+
+def _seconds(grouping: Grouping, records: pa.RecordBatch) -> float:
+    begin = time.perf_counter()
+    grouping.route(Share.of(records, ("key",), K), {})
+    return time.perf_counter() - begin
 
 
 def _later(extra: list[float] | None) -> dict[str, Any]:

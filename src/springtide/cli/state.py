@@ -179,8 +179,7 @@ def _key(opened: Reading, texts: tuple[str, ...]) -> dict[str, Any]:
     """What is remembered of one key."""
     import pyarrow as pa
 
-    from springtide.spark.state.segment import TOUCHED
-    from springtide.spark.state.stepping import KEY, STATE
+    from springtide.spark.state.segment import KEY, STATE, TOUCHED
     from springtide.spark.state.values import encoder
 
     held, schema = opened.held, opened.key_schema()

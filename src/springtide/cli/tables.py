@@ -190,6 +190,9 @@ def routing_table(document: Mapping[str, Any]) -> RenderableType:
         spread = row["first_batch_extra_ms_iqr"]
         later = UNKNOWN if spread is None else f"{row['first_batch_extra_ms']:.0f} ms ({spread[0]:.0f}–{spread[1]:.0f})"
         table.add_row(row["grouping"], f"{row['us_per_record']:.3f}", later)
+    for row in document.get("long_keys", ()):
+        limit = f"{row['ns_per_byte']:.2f} ns a byte; limit {row['limit_us']:,.1f} µs"
+        table.add_row(f"hash, keys of {row['bytes']:,} bytes", f"{row['us_per_record']:,.3f}", limit)
     return table
 
 

@@ -67,9 +67,11 @@ class Routing:
 
     def __init__(
         self, topology: Topology, groupings: Mapping[str, Grouping], store: Store | None, clock: Clock, *,
-        wait: bool = False, keys: Mapping[str, tuple[str, ...]] | None = None,
+        wait: bool = False, keys: Mapping[str, tuple[str, ...]] | None = None, hashing: str = "",
     ) -> None:  # fmt: skip
-        """``wait``: learn before ``report`` returns, as a simulator wants; ``keys``: instead of the topology's."""
+        """``wait``: learn before ``report`` returns, as a simulator wants; ``keys``: instead of the topology's; ``hashing``:
+        how keys are hashed, as what was learned by other hashes is of no use."""
+        self._hashing = hashing
         self._learners: dict[str, Learner] = {name: g for name, g in groupings.items() if isinstance(g, Learner)}
         given = keys or {}
         self._given = {name: given.get(name) or topology[name].key or topology[name].by for name in groupings}
@@ -156,7 +158,7 @@ class Routing:
     def _publish(self) -> None:
         number = self.edition + 1
         contents = {
-            name: Known(repr(self._learners[name]), self._keys[name], state)
+            name: Known(self._described(name), self._keys[name], state)
             for name, state in self._states.items()
             if name in self._keys
         }
@@ -186,8 +188,13 @@ class Routing:
 
     def _fits(self, name: str, known: Known) -> bool:
         """Whether what is known is of this grouping, with these parameters, and by this key."""
-        own = name in self._learners and known.grouping == repr(self._learners[name])
+        own = name in self._learners and known.grouping == self._described(name)
         return own and self._given[name] in ((), known.key)
+
+    def _described(self, name: str) -> str:
+        """A grouping with its parameters, and how the keys are hashed that it learns by."""
+        grouping = repr(self._learners[name])
+        return f"{grouping} {self._hashing}" if self._hashing and self._by_key(name) else grouping
 
     def _recall(self, edition: int) -> Edition:
         found = self._editions.get(edition)

@@ -6,7 +6,8 @@
     driver.lock, jvm.lock  held by the one driver, and by its JVM
     epoch.json             the fencing token: grows by one at every start
     knowledge/N.npz        what groupings learned, edition by edition; plans name them
-    state.json             what stateful operators declare, the secret that their keys are hashed with, and where state lies
+    secret.json            by which keys are hashed, for routes and state; for nobody else to read
+    state.json             what stateful operators declare, and where state lies; once, also the secret of their keys
     ticks.json             whether there are batches without records, for timers
     seed.json              the state that was imported, which the first batch begins with
     state/OPERATOR/        their state, unless it lies elsewhere: segments, which manifests name
@@ -279,6 +280,20 @@ class Checkpoint:
 
     # State
 
+    def secret(self) -> str:
+        """By which keys are hashed, so that nobody who sends records can choose keys of one task, or of one hash. It is made at
+        the first start, and anew where it is lost: nothing but the place of keys depends on it, see ``state/rehash.py``."""
+        found = self.known_secret()
+        if found is None:
+            found = secrets.token_hex(16)
+            self.remember("secret", {"secret": found})
+        return found
+
+    def known_secret(self) -> str | None:
+        """The secret, if it is there and can be read."""
+        found: str | None = (self.recall("secret") or {"secret": None})["secret"]
+        return found
+
     def keep_state(self, declared: Mapping[str, Mapping[str, Any]], location: str | None = None) -> str:
         """The secret of this checkpoint's keys. The number of an operator's shards may not differ from before.
 
@@ -287,8 +302,8 @@ class Checkpoint:
         stored = self.recall("state")
         if stored is None:
             if (self.last_manifest() or {}).get("state") or self.recall("seed"):
-                raise self._is_gone("state.json", "state, whose keys are hashed with the secret in it")
-            stored = {"secret": secrets.token_hex(16), "declared": {}, "location": location}
+                raise self._is_gone("state.json", "state, whose shards and variables are declared in it")
+            stored = {"declared": {}, "location": location}
         lies = stored.get("location")
         if location is not None and location != lies:
             where = "inside it" if lies is None else f"at {lies!r}"
@@ -304,7 +319,7 @@ class Checkpoint:
                     " ever. Change that back, or export its state and import it into a new checkpoint"
                 )
         self.remember("state", {**stored, "declared": {**stored["declared"], **declared}, "topology": self._topology})
-        return str(stored["secret"])
+        return str(stored["secret"]) if "secret" in stored else self.secret()  # earlier versions had one of state alone
 
     def state_folder(self) -> Path:
         return self.own / "state"
@@ -381,6 +396,10 @@ class Checkpoint:
             offsets = self._logs.text("offsets", batch)
             logged = {} if offsets is None else {"offsets": offsets}
         self._manifests.add({**manifest, **logged, "topology": self._topology, **self._settled})
+
+    def amend(self, manifest: Mapping[str, Any]) -> None:
+        """Put another manifest in the place of the last one, of the same batch: the same state in other files."""
+        self._manifests.amend(manifest)
 
     # Documents
 

@@ -20,9 +20,9 @@ Arrived = Sequence[tuple[pa.RecordBatch, Seconds]]
 """The records that a task was sent, and what each took."""
 
 
-def summed(task: int, key: tuple[str, ...], arrived: Arrived) -> TaskCosts:
-    """What the records cost, by key; without one, as if all had the same."""
-    hashed = [key_hashes(batch, key) if key else np.zeros(batch.num_rows, dtype=np.uint64) for batch, _ in arrived]
+def summed(task: int, key: tuple[str, ...], arrived: Arrived, seed: int = 0) -> TaskCosts:
+    """What the records cost, by key; without one, as if all had the same. ``seed``: of the hash by which they are routed."""
+    hashed = [key_hashes(batch, key, seed) if key else np.zeros(batch.num_rows, dtype=np.uint64) for batch, _ in arrived]
     keys = np.concatenate(hashed)
     costs = TaskCosts.of(task, keys, np.concatenate([seconds for _, seconds in arrived]))
     if len(costs.keys) <= MOST_KEYS:

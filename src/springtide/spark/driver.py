@@ -26,12 +26,14 @@ from springtide.spark import clusters, generate, internals, pool, sources
 from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.hashing import routing_seed
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
 from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import SEED
+from springtide.spark.state.rehash import rehash
 
 log = logging.getLogger("springtide.spark")
 
@@ -107,7 +109,8 @@ class Driver:
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
         self._kept = kept_in(checkpoint, topology, state)
         presence.check(checkpoint, self._kept)
-        self._program = programs.compile_topology(topology, groupings, places, dead, self._kept)
+        seed = routing_seed(checkpoint.secret())
+        self._program = programs.compile_topology(topology, groupings, places, dead, self._kept, seed)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
         self._started = 0.0
@@ -175,6 +178,7 @@ class Driver:
         assert session is not None
         self._checkpoint.next_epoch()
         self._sinks.prepare(session, self._checkpoint)
+        rehash(self._checkpoint, self._kept)
         done, failure = self._batches, self._runner.failure if self._runner else None
         self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
         last = self._checkpoint.last_manifest()

@@ -94,6 +94,11 @@ class Manifests:
         self._last = Link(batch, checksum)
         self.file(batch - KEPT_BATCHES).unlink(missing_ok=True)
 
+    def amend(self, manifest: Mapping[str, Any]) -> None:
+        """Put another manifest in the place of the last one."""
+        write_atomic(self.file(int(manifest["batch"])), manifest)
+        self._last = None
+
     def _checksum_before(self, batch: int) -> int | None:
         if self._last is not None and self._last.batch == batch - 1:
             return self._last.checksum

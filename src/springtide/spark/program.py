@@ -73,6 +73,7 @@ class Program:
     levels: tuple[tuple[int, ...], ...]  # the operators that receive records at each level; sql ones excluded
     arrival: Mapping[int, int]  # the level at which a shuffled operator receives its records
     dead_letters: Staging
+    seed: int = 0  # of the hash by which groupings route and learn
 
     def fed_from(self, level: int) -> frozenset[int]:
         """The operators behind a shuffle that records may be sent to from the stage of a level."""
@@ -103,9 +104,10 @@ class Program:
 
 def compile_topology(
     topology: Topology, groupings: Mapping[str, Grouping], staging: Mapping[str, Staging | None], dead_letters: Staging,
-    kept: Mapping[str, Kept] | None = None,
+    kept: Mapping[str, Kept] | None = None, seed: int = 0,
 ) -> Program:  # fmt: skip
-    """The program of a topology. ``groupings`` has one for every operator that is not chained, ``kept`` every stateful one."""
+    """The program of a topology. ``groupings`` has one for every operator that is not chained, ``kept`` every stateful one.
+    ``seed``: of the hash by which groupings route and learn; a secret, where strangers send records."""
     numbers = {operator.name: number for number, operator in enumerate(topology)}
     kept = kept or {}
     nodes = tuple(_node(topology, o, numbers, groupings.get(o.name), staging.get(o.name), kept.get(o.name)) for o in topology)
@@ -114,7 +116,7 @@ def compile_topology(
     levels = tuple(
         tuple(n for n, level in arrival.items() if level == here and nodes[n].kind is not Kind.SQL) for here in range(depth + 1)
     )
-    return Program(topology.name, nodes, levels, arrival, dead_letters)
+    return Program(topology.name, nodes, levels, arrival, dead_letters, seed)
 
 
 def _node(

@@ -362,13 +362,13 @@ class Task:
         for number, arrived in self.arrived.items():
             node, key = self.program.nodes[number], self.routes[number].key
             if key is None:
-                rows = pa.Table.from_batches([batch for batch, _ in arrived]).combine_chunks().to_batches()[0]
-                told = variances(rows, np.concatenate([seconds for _, seconds in arrived])[: rows.num_rows])
+                rows = pa.Table.from_batches([batch for batch, _ in arrived])
+                told = variances(rows, np.concatenate([seconds for _, seconds in arrived]))
                 self.outcome.variances[node.name] = {column: tuple(one) for column, one in told.items()}
             else:
                 replica = self.origin - self.plan.ranges[number][0]
                 header = Header(BlockKind.COSTS, 0, number, 0, self.origin, self.plan.level, self.gate, self.origin, 0)
-                payload = costs.pack(costs.summed(replica, key, arrived))
+                payload = costs.pack(costs.summed(replica, key, arrived, self.program.seed))
                 yield from blocks.pair(self.origin % self.plan.next_size, header.block(payload))
 
     def _route(self, node: Node, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -377,7 +377,7 @@ class Task:
         first, width = self.plan.ranges[node.number]
         route = self.routes[node.number]
         if node.kept is None:
-            share = Share.of(batch, route.key or (), width, self.origin, self.batch)
+            share = Share.of(batch, route.key or (), width, self.origin, self.batch, self.program.seed)
         else:  # the identity of a key is found once, and goes with the record
             one, two = node.kept.identities(batch)
             batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(one), pa.array(two)], schema=node.kept.arriving)

@@ -44,11 +44,13 @@ class Share:
     records: pa.RecordBatch | None = None
 
     @classmethod
-    def of(cls, records: pa.RecordBatch, key: tuple[str, ...], width: int, origin: int = 0, batch: int = 0) -> Share:
-        """The share of these records, keyed by these columns: none, if the operator has no key."""
+    def of(
+        cls, records: pa.RecordBatch, key: tuple[str, ...], width: int, origin: int = 0, batch: int = 0, seed: int = 0
+    ) -> Share:  # fmt: skip
+        """The share of these records, keyed by these columns: none, if the operator has no key. ``seed``: of their hash."""
         from springtide.policy.group.keys import key_hashes
 
-        hashes = (lambda: key_hashes(records, key)) if key else None
+        hashes = (lambda: key_hashes(records, key, seed)) if key else None
         return cls(records.num_rows, width, origin, batch, hashes, records)
 
     @property

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from springtide.errors import OptionError
 from springtide.model.costs import Hashes
-from springtide.policy.group.keys import key_hashes
+from springtide.policy.group.keys import is_bytes, is_text, key_hashes
 
 LEAST_FREEDOM = 100
 """Degrees of freedom below which a column is not judged: the estimate would be off by a tenth and more."""
@@ -28,6 +29,11 @@ AS_GOOD = 0.02
 """Of columns that explain as much as the best one but for this, the one with the fewest values wins: it learns fastest."""
 SAMPLE = 1_000
 """The most records of a task that are looked at: hashing a column of text takes a microsecond a value."""
+LONGEST_MEAN = 256
+"""Columns of text or bytes whose values have more bytes than this on average are not searched: such values seldom come twice,
+and to hash 50 of 1 MB would take 30 ms of every batch."""
+PREFIX = 64
+"""Of a longer value, its first bytes and its length are looked at. With the limit above, a column takes 1 ms at most."""
 
 
 LOOKED_AT = 20_000
@@ -69,14 +75,39 @@ def candidates(schema: pa.Schema) -> list[str]:
     return [field.name for field in schema if not pa.types.is_nested(field.type)]
 
 
-def variances(records: pa.RecordBatch, seconds: npt.NDArray[np.float64]) -> dict[str, Variance]:
-    """What each column of these records tells about their costs."""
+def variances(records: pa.RecordBatch | pa.Table, seconds: npt.NDArray[np.float64]) -> dict[str, Variance]:
+    """What each column of these records tells about their costs: nothing, if its values are too long."""
     sample, costs = records.slice(0, SAMPLE), seconds[:SAMPLE]
     found = {}
     for name in candidates(records.schema):
+        column = sample.column(name)
+        if _mean_bytes(column) > LONGEST_MEAN:
+            found[name] = NOTHING
+            continue
         with contextlib.suppress(OptionError):  # of a type that cannot be a key
-            found[name] = variance(key_hashes(sample, (name,)), costs)
+            values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+            found[name] = variance(_hashes(values), costs)
     return found
+
+
+def _mean_bytes(column: pa.Array | pa.ChunkedArray) -> float:
+    """Of the values of a column of text or bytes; 0 of others."""
+    if not (is_text(column.type) or is_bytes(column.type)):
+        return 0.0
+    return float(pc.mean(pc.binary_length(_plain(column))).as_py() or 0.0)
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Text or bytes as bytes, of whose length and parts Arrow knows."""
+    return column.cast(pa.large_string()).cast(pa.large_binary()) if is_text(column.type) else column.cast(pa.large_binary())
+
+
+def _hashes(values: pa.Array) -> Hashes:
+    if not (is_text(values.type) or is_bytes(values.type)):
+        return key_hashes(pa.record_batch({"value": values}), ("value",))
+    plain = _plain(values)
+    parts = pa.record_batch({"first": pc.binary_slice(plain, 0, PREFIX), "length": pc.binary_length(plain)})
+    return key_hashes(parts, ("first", "length"))
 
 
 def variance(keys: Hashes, costs: npt.NDArray[np.float64]) -> Variance:
@@ -124,6 +155,7 @@ class Search:
     def __init__(self) -> None:
         self._halves: tuple[dict[str, Variance], ...] = ({}, {})
         self._turn, self._seen, self._fruitless = 0, 0.0, 0
+        self._too_long: set[str] = set()
 
     def add(self, columns: Mapping[str, tuple[float, ...]]) -> Found | None:
         """Add what a batch tells of every column; what the search has come to, None as long as it goes on."""
@@ -134,11 +166,17 @@ class Search:
         for column, more in columns.items():
             half[column] = half.get(column, NOTHING).plus(Variance(*more))
         self._seen += max((more[0] for more in columns.values()), default=0.0)
+        self._too_long.update(column for column, more in columns.items() if Variance(*more) == NOTHING)
         one, other = (choose(half) for half in self._halves)
         if one is not None and other is not None and one[0] == other[0]:
             share = min(one[1], other[1])
-            return Found((one[0],), f"column {one[0]!r} explains {100 * share:.0f} % of its records' costs")
+            explains = f"column {one[0]!r} explains {100 * share:.0f} % of its records' costs"
+            return Found((one[0],), explains + self._passed_over())
         self._turn = 1 - self._turn
         if self._seen >= LOOKED_AT and self._fruitless >= ENOUGH:
-            return Found((), "no column explains its records' costs; they are dealt out in turn")
+            return Found((), f"no column explains its records' costs{self._passed_over()}; they are dealt out in turn")
         return None
+
+    def _passed_over(self) -> str:
+        names = ", ".join(map(repr, sorted(self._too_long)))
+        return f" (not searched: {names}, longer than {LONGEST_MEAN} bytes on average; name one with by=)" if names else ""

@@ -21,7 +21,7 @@ from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.compact import newest_by_group
-from springtide.spark.state.segment import GONE, HASH, HASH2
+from springtide.spark.state.segment import GONE, HASH, HASH2, keys_in
 from springtide.spark.state.stepping import GROUP_BYTES, Kept
 from springtide.spark.state.store import Place, place_of
 
@@ -60,7 +60,7 @@ class StateBook:
         """``seed``: by operator, the catalog of what was imported; it counts as long as there is no manifest."""
         self._topology, self._kept, self._epoch, self._merge = topology, kept, epoch, merge
         stored = (seed or {}) if manifest is None else manifest.get("state", {})
-        self._catalogs = {name: Catalog.from_json(stored[name]) if name in stored else Catalog() for name in kept}
+        self._catalogs = {name: _begun(one, stored.get(name)) for name, one in kept.items()}
         self._times: dict[str, list[int]] = {name: list(times) for name, times in (manifest or {}).get("times", {}).items()}
         self._depth = max((topology.depth(operator) for operator in topology.stateful), default=0)
         self._merging: dict[str, Merging] = {}
@@ -292,9 +292,17 @@ class StateBook:
         place.remove([file for file, epoch in found if epoch is not None and int(epoch[1]) < self._epoch])
 
 
+def _begun(kept: Kept, document: Mapping[str, Any] | None) -> Catalog:
+    """The state that a run begins with. Keys that are hashed otherwise would not be found: ``rehash`` comes before."""
+    catalog = Catalog() if document is None else Catalog.from_json(document)
+    if catalog.runs and catalog.hashing != kept.hashing:
+        raise CheckpointError(f"operator {kept.operator!r}: its keys are hashed as {catalog.hashing!r}, not {kept.hashing!r}")
+    return replace(catalog, hashing=kept.hashing)
+
+
 def _identities(rows: pa.RecordBatch) -> pa.RecordBatch:
     """What tells keys apart, and whether they are there; the same in all declarations."""
-    return rows.select([HASH, HASH2, GONE])
+    return rows.select([HASH, HASH2, GONE, *keys_in(rows).schema.names])
 
 
 def _removed(place: Place, name: str) -> None:

@@ -54,17 +54,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Catalog:
-    """The state of one operator after a batch. ``keys``: how many there are."""
+    """The state of one operator after a batch. ``keys``: how many there are. ``hashing``: how they were hashed, see
+    ``hashing_mark``; "" of state that earlier versions wrote."""
 
     runs: tuple[Run, ...] = ()  # the newest first
     keys: int = 0
+    hashing: str = ""
 
     def after(self, batch: int, receipts: Iterable[Mapping[str, Any]]) -> Catalog:
         """With what the tasks of a batch have written."""
         receipts = list(receipts)
         files = tuple(File(**receipt["file"]) for receipt in receipts if receipt["file"] is not None)
         keys = self.keys + sum(receipt["added"] - receipt["removed"] for receipt in receipts)
-        return Catalog((Run(batch, batch, files), *self.runs) if files else self.runs, keys)
+        return replace(self, runs=(Run(batch, batch, files), *self.runs) if files else self.runs, keys=keys)
 
     @property
     def bytes(self) -> int:
@@ -92,7 +94,7 @@ class Catalog:
             return self
         one = Run(runs[-1].first, runs[0].last, tuple(files), tuple(replace(run, before=()) for run in runs))
         rest = self.runs[:place], self.runs[place + len(runs) :]
-        return Catalog((*rest[0], *((one,) if one.files else ()), *rest[1]), self.keys - expired)
+        return replace(self, runs=(*rest[0], *((one,) if one.files else ()), *rest[1]), keys=self.keys - expired)
 
     def restored(self, run: Run) -> Catalog:
         """With the runs that one was merged from in its place."""
@@ -100,11 +102,12 @@ class Catalog:
         return replace(self, runs=(*self.runs[:place], *run.before, *self.runs[place + 1 :]))
 
     def to_json(self) -> dict[str, Any]:
-        return {"keys": self.keys, "runs": [_run_to_json(run) for run in self.runs]}
+        return {"keys": self.keys, "runs": [_run_to_json(run) for run in self.runs], "hashing": self.hashing}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Catalog:
-        return cls(tuple(_run_from_json(run) for run in document["runs"]), document["keys"])
+        runs = tuple(_run_from_json(run) for run in document["runs"])
+        return cls(runs, document["keys"], document.get("hashing", ""))
 
 
 def _run_to_json(run: Run) -> list[Any]:

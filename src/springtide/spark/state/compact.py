@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from springtide.policy.group.shards import shards_of
-from springtide.spark.state.lookup import distinct
-from springtide.spark.state.segment import GONE, HASH, HASH2, TOUCHED, Segment, Writer
+from springtide.spark.state.lookup import distinct_in
+from springtide.spark.state.segment import GONE, HASH, TOUCHED, Segment, Writer
 from springtide.spark.state.stepping import Kept, group_bytes, shards_at_once
 from springtide.spark.state.store import place_of
 
@@ -74,7 +74,7 @@ def newest_within(segments: Sequence[Segment], first: int, last: int, shards: in
     if not parts:
         return None
     rows = pa.concat_batches(parts)  # the newest first
-    _, newest, _ = distinct(rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy())
+    _, newest, _ = distinct_in(rows)
     return rows.take(pa.array(newest))
 
 

@@ -18,10 +18,11 @@ from springtide.model.state import Stateful
 from springtide.model.topology import Operator, Topology
 from springtide.processors.processor import Processor
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.hashing import state_seeds
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.per_key import PerKey
-from springtide.spark.state.segment import Damage
-from springtide.spark.state.stepping import STATE, Kept
+from springtide.spark.state.segment import STATE, Damage
+from springtide.spark.state.stepping import Kept
 from springtide.spark.state.store import below, check_writable, is_uri, place_of
 
 
@@ -113,15 +114,9 @@ def kept_of(topology: Topology, operator: Operator, root: str, secret: str) -> K
     assert spec is not None
     return Kept(
         operator.name, function_of(topology, operator), operator.key, topology.input_schema(operator), spec.shards,
-        seeds_of(secret, operator.name), below(root, folder_of(operator.name)),
+        state_seeds(secret, operator.name), below(root, folder_of(operator.name)),
         None if spec.ttl_s is None else round(spec.ttl_s * 1e6), spec.time, spec.closes, spec.migrate,
     )  # fmt: skip
-
-
-def seeds_of(secret: str, operator: str) -> tuple[int, int]:
-    """Of the two hashes that are a key's identity."""
-    digest = hashlib.blake2b(f"{secret}/{operator}".encode(), digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def folder_of(operator: str) -> str:

@@ -2,59 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from springtide.policy.group.same import Mask, comparable, same_keys
 from springtide.policy.group.shards import shards_of
-from springtide.spark.state.segment import GONE, HASH, HASH2, Hashes, Looked, Places, Segment
-
-Mask = npt.NDArray[np.bool_]
+from springtide.spark.state.segment import GONE, HASH, HASH2, Hashes, Looked, Places, Segment, keys_in
 
 
 @dataclass(frozen=True, eq=False)
 class Identities:
-    """Keys as state knows them, sorted, each once: 128 bits of hash. Of 10⁹ keys, two are alike with a chance of 10⁻²¹."""
+    """Keys as state knows them, sorted by 128 bits of hash, each once. The hashes find a key, the key itself decides: two that
+    share their hashes stand beside each other."""
 
     one: Hashes
     two: Hashes
+    keys: pa.RecordBatch
 
     def __len__(self) -> int:
         return len(self.one)
 
-    def take(self, places: Places | Mask) -> Identities:
-        return Identities(self.one[places], self.two[places])
+    def take(self, places: Places) -> Identities:
+        return Identities(self.one[places], self.two[places], self.keys.take(pa.array(places)))
 
 
-def distinct(one: Hashes, two: Hashes) -> tuple[Identities, Places, Places]:
-    """The distinct identities, the row in which each comes first, and which of them each row has."""
+def distinct(one: Hashes, two: Hashes, keys: pa.RecordBatch) -> tuple[Identities, Places, Places]:
+    """The distinct keys, the row in which each comes first, and which of them each row has. ``one``, ``two``: their hashes."""
     order = np.lexsort((two, one)) if len(one) else np.zeros(0, dtype=np.int64)
     first, second = one[order], two[order]
     new = np.ones(len(order), dtype=np.bool_)
     new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+    again = np.flatnonzero(~new)
+    if len(again) and not _all_same(keys, order[again - 1], order[again]):
+        order, new = _told_apart(keys, order, new)
+        first, second = one[order], two[order]
     of = np.empty(len(order), dtype=np.int64)
     of[order] = np.cumsum(new) - 1
-    return Identities(first[new], second[new]), order[new], of  # lexsort is stable, so the first of each is the earliest
+    firsts = order[new]  # lexsort is stable, so the first of each is the earliest
+    return Identities(first[new], second[new], keys.take(pa.array(firsts))), firsts, of
 
 
-def find(chunk: Looked, one: Hashes, two: Hashes) -> tuple[Places, Places]:
-    """Which of these identities a chunk has, and the row of each."""
-    places: Places = chunk.one.searchsorted(one)
+def distinct_in(rows: pa.RecordBatch) -> tuple[Identities, Places, Places]:
+    """The same of rows of state."""
+    return distinct(rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy(), keys_in(rows))
+
+
+def _all_same(keys: pa.RecordBatch, ours: Places, theirs: Places) -> bool:
+    return bool(same_keys(keys.take(pa.array(ours)), keys.take(pa.array(theirs))).all())
+
+
+def _told_apart(keys: pa.RecordBatch, order: Places, new: Mask) -> tuple[Places, Mask]:
+    """The same order where some keys share their hashes: each key's rows beside each other, the earliest first."""
+    starts = np.flatnonzero(new)
+    order, new = order.copy(), new.copy()
+    for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+        if end - begin == 1:
+            continue
+        rows: dict[Hashable, list[int]] = {}
+        for row, key in zip(order[begin:end].tolist(), comparable(keys.take(pa.array(order[begin:end]))), strict=True):
+            rows.setdefault(key, []).append(row)
+        order[begin:end] = [row for own in rows.values() for row in own]
+        sizes = [len(own) for own in rows.values()]
+        new[begin + np.cumsum([0, *sizes[:-1]])] = True
+    return order, new
+
+
+def find(chunk: Looked, wanted: Identities) -> tuple[Places, Places]:
+    """Which of these keys a chunk has, and the row of each."""
+    places: Places = chunk.one.searchsorted(wanted.one)
     last = len(chunk.one) - 1
-    looking = np.flatnonzero(chunk.one[np.minimum(places, last)] == one)
+    looking = np.flatnonzero(chunk.one[np.minimum(places, last)] == wanted.one)
     at = places[looking]
-    other = chunk.two[at] != two[looking]
-    while other.any():  # never, unless two keys agree in their first 64 bits
-        at = at + other
+    found: list[tuple[Places, Places]] = []
+    while len(looking):
+        right = chunk.two[at] == wanted.two[looking]
+        right[right] = _same_at(chunk, at[right], wanted, looking[right])
+        found.append((looking[right], at[right]))
+        looking, at = looking[~right], at[~right] + 1  # none, unless two keys share a hash
         there = at <= last
         looking, at = looking[there], at[there]
-        there = chunk.one[at] == one[looking]
+        there = chunk.one[at] == wanted.one[looking]
         looking, at = looking[there], at[there]
-        other = chunk.two[at] != two[looking]
-    return looking, at
+    return np.concatenate([which for which, _ in found] or [looking]), np.concatenate([rows for _, rows in found] or [at])
+
+
+def _same_at(chunk: Looked, at: Places, wanted: Identities, looking: Places) -> Mask:
+    asked = wanted.keys if len(looking) == len(wanted) else wanted.keys.take(pa.array(looking))
+    return same_keys(chunk.keys.take(pa.array(at)), asked)
 
 
 def newest(
@@ -76,7 +114,7 @@ def newest(
         for number, span in segment.asked(shards[asked]) if len(asked) else ():
             of = asked[span]
             chunk = segment.look(number)
-            which, places = find(chunk, wanted.one[of], wanted.two[of])
+            which, places = find(chunk, wanted if len(of) == len(wanted) else wanted.take(of))
             if len(which):
                 parts.append(fitted(chunk.rows.take(pa.array(places))))
                 owners.append(of[which])
@@ -99,16 +137,12 @@ def _in_order(
     return rows, known & ~gone
 
 
-def due(segments: Sequence[Segment], column: str, until: int, alarm: bool, owned: Mask) -> Identities:
-    """Keys that may have a timer up to then: all of which some row says so, if not the newest; also of shards that are beside
-    those that are ``owned``."""
-    ones, twos = [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.uint64)]
+def due(segments: Sequence[Segment], column: str, until: int, alarm: bool, owned: Mask) -> Iterator[pa.RecordBatch]:
+    """The identities and keys of rows with a timer up to then, also of those that are not the newest of their key, and of
+    shards that are beside those that are ``owned``."""
     for segment in segments:
         for number, chunk in enumerate(segment.chunks):
             if (chunk.alarm if alarm else chunk.due) <= until and owned[chunk.first_shard : chunk.last_shard + 1].any():
                 rows = segment.read(number)
-                times = rows.column(column)
-                come = times.fill_null(until + 1).to_numpy(zero_copy_only=False) <= until
-                ones.append(rows.column(HASH).to_numpy()[come])
-                twos.append(rows.column(HASH2).to_numpy()[come])
-    return distinct(np.concatenate(ones), np.concatenate(twos))[0]
+                come = pc.less_equal(rows.column(column), until).fill_null(False)
+                yield rows.select([HASH, HASH2, *keys_in(rows).schema.names]).filter(come)

@@ -27,13 +27,13 @@ from springtide.policy.group.shards import shards_of
 from springtide.processors.aggregating import CLOSE
 from springtide.processors.processor import Clock
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.hashing import hashing_mark, state_seeds
 from springtide.spark.state.catalog import Catalog, Run
 from springtide.spark.state.compact import groups, newest_within
-from springtide.spark.state.declared import folder_of, seeds_of
-from springtide.spark.state.lookup import find
+from springtide.spark.state.declared import folder_of
+from springtide.spark.state.lookup import Identities, find
 from springtide.spark.state.per_key import NEXT
-from springtide.spark.state.segment import GONE, HASH, OWN, Damage, Hashes, Looked, Segment
-from springtide.spark.state.stepping import KEY, STATE
+from springtide.spark.state.segment import GONE, HASH, KEY, OWN, STATE, Damage, Looked, Segment
 from springtide.spark.state.store import below, is_uri, place_of
 
 log = logging.getLogger("springtide.spark")
@@ -70,13 +70,14 @@ def held_in(checkpoint: Path) -> dict[str, Held]:
                           " operator, or was never started")  # fmt: skip
     catalogs = (stored.recall(SEED) or {}) if manifest is None else manifest.get("state", {})
     root = stored.state_root()
+    secret = declared.get("secret") or stored.known_secret() or ""
     return {
         name: Held(
             name, one["shards"], tuple(fingerprint["operators"][name]["key"]),
             tuple((variable, kind) for variable, kind, _ in one["variables"]),
             Catalog.from_json(catalogs[name]) if name in catalogs else Catalog(),
             None if manifest is None else manifest["batch"], below(root, folder_of(name)),
-            seeds_of(declared["secret"], name),
+            state_seeds(secret, name),
         )
         for name, one in declared["declared"].items()
     }  # fmt: skip
@@ -175,15 +176,22 @@ class Reading:
 
     def row(self, key: pa.RecordBatch) -> pa.RecordBatch | None:
         """The newest row of one key, as it was written; None if nothing is remembered of it."""
+        if self.segments and self.held.catalog.hashing != hashing_mark(*self.held.seeds):
+            raise CheckpointError(
+                f"operator {self.held.operator!r}: its keys were hashed by another version of Springtide, or with another"
+                " secret, and none can be looked up. Run the topology once with this checkpoint, which rewrites its state, or"
+                " read all of it with `springtide state export`"
+            )
         one, two = (key_hashes(key, self.held.key, seed) for seed in self.held.seeds)
         (shard,) = shards_of(one, self.held.shards).tolist()
-        return self._whole(lambda: self._found(one, two, shard))
+        wanted = Identities(one, two, key.select(list(self.held.key)))
+        return self._whole(lambda: self._found(wanted, shard))
 
-    def _found(self, one: Hashes, two: Hashes, shard: int) -> pa.RecordBatch | None:
+    def _found(self, wanted: Identities, shard: int) -> pa.RecordBatch | None:
         for segment in self.segments:
             for number in segment.within(shard, shard):
                 rows = segment.read(number)
-                for place in find(Looked.into(rows), one, two)[1].tolist():
+                for place in find(Looked.into(rows), wanted)[1].tolist():
                     return None if rows.column(GONE)[place].as_py() else rows.slice(place, 1)
         return None
 

@@ -6,9 +6,7 @@ driver takes the state from there as long as no batch is committed.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,21 +18,18 @@ import pyarrow.compute as pc
 from springtide.errors import CheckpointError, OptionError, nearest
 from springtide.model.schema import as_python, microseconds
 from springtide.model.topology import Operator, Topology
-from springtide.policy.group.shards import shards_of
 from springtide.processors.aggregating import CLOSE, Aggregating
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.state import files
-from springtide.spark.state.catalog import SEEDED, SUFFIX, Catalog, File, Run
+from springtide.spark.state import files, piles
+from springtide.spark.state.catalog import SEEDED, SUFFIX, Catalog, Run
 from springtide.spark.state.declared import kept_in, kept_of
 from springtide.spark.state.exporting import SHARD, WRITTEN, WRITTEN_TYPE
+from springtide.spark.state.lookup import distinct_in
 from springtide.spark.state.per_key import NEXT, TIMERS
 from springtide.spark.state.reading import SEED
-from springtide.spark.state.segment import HASH, HASH2, written
-from springtide.spark.state.stepping import GROUP_BYTES, KEY, STATE, Kept
-from springtide.spark.state.store import check_writable, checked, place_of
-
-MOST_PILES = 256
-"""So many files are open at once at most, each with the rows of some shards."""
+from springtide.spark.state.segment import KEY, STATE
+from springtide.spark.state.stepping import Kept
+from springtide.spark.state.store import check_writable, checked
 
 
 def seeded(
@@ -122,40 +117,15 @@ def _due(part: pa.RecordBatch, kept: Kept) -> dict[str, pa.Array]:
 def _stored(kept: Kept, parts: Iterable[pa.RecordBatch], size: int, file: Path) -> Catalog:
     """One segment with all rows. Its name says batch 0 of epoch 0, before the first: what a later driver finds there and no
     catalog needs, as after a crash, is swept away like what else was not committed."""
-    place = place_of(kept.folder)
-    with tempfile.TemporaryDirectory(dir=place.scratch(), prefix=".seeding-") as scratch:
-        piles = _piled(kept, parts, min(kept.shards, MOST_PILES, size // GROUP_BYTES + 1), Path(scratch))
-        for pile in piles:
-            _check_keys(_sorted(pile), kept, file)
-        name = f"{0:08d}-{0:06d}{SEEDED}{secrets.token_hex(4)}{SUFFIX}"
-        stored = written(place.writing(name), (_sorted(pile) for pile in piles), kept.schema, kept.shards, kept.timers)
-        place.keep(name)
-    return Catalog((Run(0, 0, (File(**stored),)),), stored["rows"])
-
-
-def _piled(kept: Kept, parts: Iterable[pa.RecordBatch], count: int, folder: Path) -> list[Path]:
-    """The rows in files that each fit in memory, by ranges of shards: state may be larger than memory."""
-    paths = [folder / f"{number}.arrow" for number in range(count)]
-    with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(pa.ipc.new_stream(str(path), kept.schema)) for path in paths]
-        for part in parts:
-            pile = shards_of(part.column(HASH).to_numpy(), kept.shards) * count // kept.shards
-            for number in np.unique(pile).tolist():
-                writers[number].write_batch(part.filter(pa.array(pile == number)))
-    return paths
-
-
-def _sorted(pile: Path) -> pa.RecordBatch:
-    with pa.ipc.open_stream(pile.read_bytes()) as reader:
-        rows = pa.concat_batches([*reader, pa.RecordBatch.from_pylist([], schema=reader.schema)])
-    order = np.lexsort((rows.column(HASH2).to_numpy(), rows.column(HASH).to_numpy()))
-    return rows.take(pa.array(order))
+    name = f"{0:08d}-{0:06d}{SEEDED}{secrets.token_hex(4)}{SUFFIX}"
+    stored = piles.stored(kept, parts, size, name, lambda rows: _check_keys(rows, kept, file))
+    return Catalog((Run(0, 0, (stored,)),), stored.rows, kept.hashing)
 
 
 def _check_keys(rows: pa.RecordBatch, kept: Kept, file: Path) -> None:
     """A key has one state."""
-    one, two = rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy()
-    twice = np.flatnonzero((one[1:] == one[:-1]) & (two[1:] == two[:-1]))
+    _, first, _ = distinct_in(rows)
+    twice = np.setdiff1d(np.arange(rows.num_rows), first)
     if len(twice):
         (key,) = as_python(rows.slice(twice[0], 1).select([KEY + name for name in kept.key]))
         told = ", ".join(f"{name.removeprefix(KEY)}={value!r}" for name, value in key.items())

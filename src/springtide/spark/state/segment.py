@@ -47,6 +47,8 @@ HELD_SHARE = 1 / 16
 HASH, HASH2, GONE, TOUCHED = "_hash", "_hash2", "_gone", "_touched"
 OWN = pa.schema([(HASH, pa.uint64()), (HASH2, pa.uint64()), (GONE, pa.bool_()), (TOUCHED, pa.int64())])
 """The columns that every segment has: the key's identity, whether it was forgotten, and when it was written last."""
+KEY, STATE = "key.", "state."
+"""What the names of a segment's other columns begin with: a key's, and a variable's."""
 
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
@@ -209,10 +211,16 @@ class Looked(NamedTuple):
     rows: pa.RecordBatch
     one: Hashes
     two: Hashes
+    keys: pa.RecordBatch
 
     @classmethod
     def into(cls, rows: pa.RecordBatch) -> Looked:
-        return cls(rows, rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy())
+        return cls(rows, rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy(), keys_in(rows))
+
+
+def keys_in(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The keys of rows of state, in the columns' order."""
+    return rows.select([name for name in rows.schema.names if name.startswith(KEY)])
 
 
 class Segment:

@@ -24,17 +24,16 @@ from springtide.model.state import Group, Stateful, Step
 from springtide.policy.group.keys import key_hashes
 from springtide.policy.group.shards import shards_of
 from springtide.spark.chunk import to_batch
+from springtide.spark.hashing import hashing_mark
 from springtide.spark.state import lookup
 from springtide.spark.state.lookup import Identities
-from springtide.spark.state.segment import GONE, HASH, HASH2, OWN, TOUCHED, Segment, Writer
+from springtide.spark.state.segment import GONE, HASH, HASH2, KEY, OWN, STATE, TOUCHED, Segment, Writer
 from springtide.spark.state.store import place_of
 
 GROUP_BYTES = 64 << 20
 """State is worked on in groups of shards of about so much at most, that it may be larger than memory."""
 GROUP_SHARE = 1 / 16
 """And of so much of what a Python worker may use: what is read, what is made of it and what is written are there at once."""
-KEY, STATE = "key.", "state."
-"""What the names of a segment's columns begin with: a key's, and a variable's."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,20 @@ class Kept:
         return pa.schema([*self.input, pa.field(HASH, pa.uint64()), pa.field(HASH2, pa.uint64())])
 
     @cached_property
+    def hashing(self) -> str:
+        """The mark of how its keys are hashed."""
+        return hashing_mark(*self.seeds)
+
+    @cached_property
     def schema(self) -> pa.Schema:
         """Of a segment's rows: the key's identity, the key, and the variables."""
-        keys = [pa.field(KEY + name, self.input.field(name).type) for name in self.key]
         variables = [pa.field(STATE + field.name, field.type) for field in self.function.variables]
-        return pa.schema([*OWN, *keys, *variables])
+        return pa.schema([*OWN, *self.key_schema, *variables])
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """Of a key as segments have it."""
+        return pa.schema([pa.field(KEY + name, self.input.field(name).type) for name in self.key])
 
     @cached_property
     def timers(self) -> tuple[str | None, str | None]:
@@ -74,6 +82,15 @@ class Kept:
         """The identity of every row's key."""
         one, two = self.seeds
         return key_hashes(rows, self.key, one), key_hashes(rows, self.key, two)
+
+    @cached_property
+    def identity(self) -> pa.Schema:
+        """Of what tells a key from others: its hashes, and the key."""
+        return pa.schema([OWN.field(HASH), OWN.field(HASH2), *self.key_schema])
+
+    def keys(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The keys of records, as segments have them."""
+        return pa.RecordBatch.from_arrays([records.column(name) for name in self.key], schema=self.key_schema)
 
     def fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows that were written by an older declaration, as the user's migration makes them. Timers stay as they are: the
@@ -193,7 +210,7 @@ class Stepping:
         calling_shards = shards_of(calling.one, self._kept.shards)
         for shards in self._groups(np.union1d(of_shard, calling_shards)):
             mine = np.flatnonzero((of_shard >= shards[0]) & (of_shard <= shards[-1]))
-            called = calling.take((calling_shards >= shards[0]) & (calling_shards <= shards[-1]))
+            called = calling.take(np.flatnonzero((calling_shards >= shards[0]) & (calling_shards <= shards[-1])))
             yield self._group(records.take(pa.array(mine)) if len(mine) < len(one) else records, one[mine], two[mine], called)
         begin = time.perf_counter()
         if self._writer is not None:
@@ -225,17 +242,13 @@ class Stepping:
 
     def _called(self) -> Identities:
         """The keys of this task that may have a timer that has come."""
-        ones, twos = [], []
+        rows = [pa.RecordBatch.from_pylist([], schema=self._kept.identity)]
         limits = self._version.watermark, self._version.now
         for alarm, (column, limit) in enumerate(zip(self._kept.timers, limits, strict=True)):
             if column is not None and limit is not None:
-                found = lookup.due(self._segments, column, limit, bool(alarm), self._owned)
-                ones.append(found.one)
-                twos.append(found.two)
-        if not ones:
-            return Identities(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
-        every = lookup.distinct(np.concatenate(ones), np.concatenate(twos))[0]
-        return every.take(self._owned[shards_of(every.one, self._kept.shards)])
+                rows += lookup.due(self._segments, column, limit, bool(alarm), self._owned)
+        every = lookup.distinct_in(pa.concat_batches(rows))[0]
+        return every.take(np.flatnonzero(self._owned[shards_of(every.one, self._kept.shards)]))
 
     def _groups(self, shards: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
         """The shards that something is to be done for, in groups whose state fits in memory."""
@@ -250,7 +263,8 @@ class Stepping:
     def _group(
         self, records: pa.RecordBatch, one: npt.NDArray[np.uint64], two: npt.NDArray[np.uint64], called: Identities
     ) -> Outcome:
-        every, first, of = lookup.distinct(np.concatenate([one, called.one]), np.concatenate([two, called.two]))
+        keys = pa.concat_batches([self._kept.keys(records), called.keys])  # a record's key as it came, not as it was stored
+        every, _, of = lookup.distinct(np.concatenate([one, called.one]), np.concatenate([two, called.two]), keys)
         begin = time.perf_counter()
         rows, known = lookup.newest(self._segments, every, self._kept.schema, self._kept.fitted)
         self.receipt.load_s += time.perf_counter() - begin
@@ -262,13 +276,13 @@ class Stepping:
         if not worked.all():  # a timer that an older row had
             kept = np.flatnonzero(worked)
             renumbered = np.cumsum(worked) - 1
-            rows, known, due, every, first = rows.take(pa.array(kept)), known[kept], due[kept], every.take(kept), first[kept]
+            rows, known, due, every = rows.take(pa.array(kept)), known[kept], due[kept], every.take(kept)
             heard, present, of = heard[kept], present[kept], renumbered[of]
         if not len(every):
             return Outcome(None, ())
         group = Group(
-            self._keys(records, rows, heard, first), known, _remembered(rows, present & ~known), records, of[: len(one)], due,
-            self._version.now, self._version.watermark,
+            every.keys.rename_columns(list(self._kept.key)), known, _remembered(rows, present & ~known), records,
+            of[: len(one)], due, self._version.now, self._version.watermark,
         )  # fmt: skip
         begin = time.perf_counter()
         step = self._step(group)
@@ -302,17 +316,6 @@ class Stepping:
             if column is not None and limit is not None:
                 due |= rows.column(column).fill_null(limit + 1).to_numpy(zero_copy_only=False) <= limit
         return due & known
-
-    def _keys(self, records: pa.RecordBatch, rows: pa.RecordBatch, heard: npt.NDArray[np.bool_], first: Any) -> pa.RecordBatch:
-        """The keys themselves: of a record where there is one, else as they were stored."""
-        stored = _part(rows, KEY)
-        if not heard.any():
-            return stored
-        said = records.select(list(self._kept.key)).cast(stored.schema)
-        if heard.all():
-            return said.take(pa.array(first))
-        places = np.where(heard, first, np.arange(len(heard)) + said.num_rows)
-        return pa.concat_batches([said, stored]).take(pa.array(places))
 
     def _count(self, step: Step, every: Identities, took_s: float, of: npt.NDArray[np.int64]) -> None:
         """What each shard took: as measured, or in proportion to its records."""
