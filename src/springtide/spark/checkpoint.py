@@ -40,7 +40,7 @@ from springtide.errors import CheckpointError
 from springtide.model.plan import Plan
 from springtide.model.schema import described
 from springtide.model.topology import Kind, Topology
-from springtide.spark.durable import read_json, sync_file, write_atomic, write_whole
+from springtide.spark.durable import read_json, sync_file, sync_folder, write_atomic, write_whole
 from springtide.spark.editions import Editions
 from springtide.spark.state.store import below
 
@@ -280,6 +280,18 @@ class Checkpoint:
         write_atomic(self._manifest_file(batch), manifest if offsets is None else {**manifest, "offsets": offsets})
         with contextlib.suppress(FileNotFoundError):
             self._manifest_file(batch - KEPT_BATCHES).unlink()
+
+    def uncommit(self, batch: int) -> None:
+        """Take back the commit of the last batch, which Spark has not logged: it is replayed with its offsets and its plan."""
+        self._manifest_file(batch).unlink(missing_ok=True)
+        sync_folder(self.own / "manifests")
+
+    def is_finished(self, batch: int) -> bool:
+        """Whether Spark has logged the commit of a batch, which it does once all output of the batch is published."""
+        return (self.root / "spark" / "commits" / str(batch)).exists()
+
+    def manifest_file(self, batch: int) -> Path:
+        return self._manifest_file(batch)
 
     def remember(self, name: str, document: Mapping[str, Any]) -> None:
         """Keep a small document that outlives the run, such as the schedule's start or the measured floor."""
