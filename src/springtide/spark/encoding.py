@@ -52,9 +52,9 @@ def encoded(table: pa.Table, format: str) -> Encoded:
         raise
     except Exception:  # noqa: BLE001  whatever an encoder raises; if no record fails alone, it is raised again below
         faults = dict(_faults(table, format))
-    kept = table.take([row for row in range(table.num_rows) if row not in faults])
+    kept = table.take(pa.array([row for row in range(table.num_rows) if row not in faults], pa.int64()))
     refused = tuple(Refusal(readable_row(table.slice(row, 1)), error) for row, error in faults.items())
-    return Encoded(encode(kept, format), kept.num_rows, refused)
+    return Encoded(encode(kept, format) if kept.num_rows else b"", kept.num_rows, refused)
 
 
 def _faults(table: pa.Table, format: str, first: int = 0) -> Iterator[tuple[int, Exception]]:

@@ -4,7 +4,7 @@ where nothing but the manifest decides. Every file is checked against its receip
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Sinks:
             return
         batch = int(manifest["batch"])
         try:
-            outputs = self.located(batch, manifest["receipts"])
+            outputs = self.located(batch, manifest.get("receipts"))
         except ValueError as error:
             raise CheckpointError(
                 f"{checkpoint.manifest_file(batch)}: {error}. It was changed from outside, or a sink's path was; nothing was"
@@ -68,8 +68,10 @@ class Sinks:
         except StagedDamage as damage:
             take_back(checkpoint, batch, str(damage), [one.target for one in outputs if one.target is not None])
 
-    def located(self, batch: int, receipts: Iterable[Mapping[str, Any]]) -> list[Output]:
-        """The staged files of a batch. ValueError for a receipt that cannot be of this topology's tasks."""
+    def located(self, batch: int, receipts: Any) -> list[Output]:
+        """The staged files of a batch, from its receipts as JSON. ValueError for what no task of this topology can send."""
+        if not isinstance(receipts, list) or not all(isinstance(receipt, dict) for receipt in receipts):
+            raise ValueError("a receipt is missing, or is no object")
         targets = {operator.name: operator.sink for operator in self._topology.sinks} | {"": self._dead_letters}
         outputs = []
         for receipt in receipts:

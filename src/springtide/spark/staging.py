@@ -133,9 +133,9 @@ def _parsed(document: Mapping[str, Any], staging: Staging) -> Receipt:
         receipt = Receipt(**fields)
     except TypeError as error:
         raise ValueError(f"it has other fields than a receipt ({error})") from None
-    numbers = (receipt.epoch, receipt.rows, receipt.bytes or 0, receipt.crc32 or 0)
-    if not all(isinstance(one, int) and one >= 0 for one in numbers) or not isinstance(receipt.name + receipt.file, str):
-        raise ValueError("its fields are not those of a receipt")
+    numbers, names = (receipt.epoch, receipt.rows, receipt.bytes or 0, receipt.crc32 or 0), (receipt.name, receipt.file)
+    if not all(isinstance(one, int) and one >= 0 for one in numbers) or not all(isinstance(one, str) for one in names):
+        raise ValueError("its fields do not have the types of a receipt's")
     return receipt
 
 
