@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from springtide.spark.staging import Output, StagedDamage
 from springtide.spark.undo import take_back
 from test_batch import NO_TABLES, Case, interrupted, numbers, read
 
-WANTED = list(range(40))
-"""Of batch 1, in two files: the even numbers and the odd ones. Batch 0 has the negative ones."""
+EVEN, ODD = range(0, 40, 2), range(1, 40, 2)
+"""The two files of batch 1. Batch 0 has the negative numbers."""
 Damage = Callable[["Crashed", Path], None]
 
 
@@ -41,11 +41,12 @@ class Crashed:
 
     def __init__(self, root: Path) -> None:
         self.root, self.out = root, root / "out"
+        self.wanted: dict[str, bytes] = {}  # what readers are to see in the end, by the files' names
         self.case = self.started()
         self.stage(0, [-1, -2], [-3])
         self.case.run(0)
         self.older = {"dead": self.letters()[0], "out": next(self.out.glob("*.parquet"))}
-        self.stage(1, WANTED[::2], WANTED[1::2])
+        self.stage(1, EVEN, ODD)
         self.case.sinks.publish = interrupted  # type: ignore[method-assign, assignment]
         with pytest.raises(KeyboardInterrupt):
             self.case.run(1)
@@ -60,7 +61,7 @@ class Crashed:
             raise
         return case
 
-    def stage(self, batch: int, one: list[int], other: list[int]) -> None:
+    def stage(self, batch: int, one: Iterable[int], other: Iterable[int]) -> None:
         self.case.stage(batch, *one)
         self.case.stage(batch, *other)
         letter = {"topology": "numbers", "batch": batch, **dead_letter("sink0", {"n": batch}, ValueError("no"))}
@@ -69,6 +70,7 @@ class Crashed:
         written = staging.write(place, "", at, [pa.RecordBatch.from_pylist([letter], schema=LETTER)])
         self.case.tasks[0]["receipts"] += written.receipts
         self.files = self.case.sinks.located(batch, [one for task in self.case.tasks for one in task["receipts"]])
+        self.wanted |= {one.receipt.name: one.staged.read_bytes() for one in self.files}
 
     def victim(self, which: str) -> Path:
         one, letters, other = self.files
@@ -77,9 +79,8 @@ class Crashed:
     def letters(self) -> list[Path]:
         return sorted((self.root / "checkpoint" / "springtide" / "dead").glob("*.json"))
 
-    def visible(self) -> tuple[list[int], list[int]]:
-        """The numbers in the sink, and the batches of the dead letters."""
-        return read(self.out), [json.loads(line)["batch"] for file in self.letters() for line in file.read_text().splitlines()]
+    def visible(self) -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in (*self.out.glob("*.parquet"), *self.letters())}
 
     def start_again(self) -> None:
         self.case = self.started()
@@ -88,7 +89,7 @@ class Crashed:
         """What Spark does with a batch that it has begun and not logged as committed."""
         assert self.case.checkpoint.begun() == 1
         if self.case.checkpoint.manifest(1) is None:
-            self.stage(1, WANTED[::2], WANTED[1::2])
+            self.stage(1, EVEN, ODD)
         self.case.run(1)
 
 
@@ -132,7 +133,7 @@ def older(crash: Crashed, file: Path) -> None:
     shutil.copy(crash.older["dead" if file.suffix == ".json" else "out"], file)
 
 
-def changed_time(crash: Crashed, file: Path) -> None:
+def touched(crash: Crashed, file: Path) -> None:
     """No damage."""
     os.utime(file, (0, 0))
 
@@ -151,19 +152,19 @@ def test_what_is_damaged_between_commit_and_publishing_is_computed_again(
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"batch 1 is committed, but the staged file {victim} ")
     crashed.replay()
-    assert crashed.visible() == (sorted([-1, -2, -3, *WANTED]), [0, 1])
+    assert crashed.visible() == crashed.wanted
 
 
 def test_what_is_whole_is_published_and_the_batch_is_not_computed_again(crashed: Crashed) -> None:
-    changed_time(crashed, crashed.victim("the second of two"))
+    touched(crashed, crashed.victim("the second of two"))
     crashed.start_again()
-    assert crashed.visible() == (sorted([-1, -2, -3, *WANTED]), [0, 1])
+    assert crashed.visible() == crashed.wanted
     assert crashed.case.checkpoint.manifest(1) is not None
     crashed.replay()
-    assert crashed.visible() == (sorted([-1, -2, -3, *WANTED]), [0, 1])
+    assert crashed.visible() == crashed.wanted
 
 
-@pytest.mark.parametrize("damage", [deleted, flipped, changed_time], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("damage", [deleted, flipped, touched], ids=lambda one: one.__name__)
 def test_a_crash_in_the_middle_of_publishing_takes_a_file_for_published_only_if_its_target_is_right(
     crashed: Crashed, damage: Damage
 ) -> None:
@@ -173,11 +174,11 @@ def test_a_crash_in_the_middle_of_publishing_takes_a_file_for_published_only_if_
     assert first.target is not None
     damage(crashed, first.target)
     crashed.start_again()
-    assert (crashed.case.checkpoint.manifest(1) is not None) == (damage is changed_time)
-    if damage is not changed_time:
+    assert (crashed.case.checkpoint.manifest(1) is not None) == (damage is touched)
+    if damage is not touched:
         assert not first.target.exists(), "what was published of the batch is taken back"
     crashed.replay()
-    assert crashed.visible() == (sorted([-1, -2, -3, *WANTED]), [0, 1])
+    assert crashed.visible() == crashed.wanted
 
 
 def test_what_readers_moved_away_after_spark_logged_the_commit_is_theirs(crashed: Crashed) -> None:
@@ -247,39 +248,52 @@ def test_state_of_the_batch_before_has_to_be_there_for_it(crashed: Crashed) -> N
 # Receipts are a stranger's words
 
 
-def planted(**changed: Any) -> Callable[[dict[str, Any], Path], dict[str, Any]]:
-    return lambda receipt, root: {
-        **receipt,
-        **{k: v.format(root=root) if isinstance(v, str) else v for k, v in changed.items()},
-    }
+def changed(**fields: Any) -> Callable[[dict[str, Any], Path], Any]:
+    return lambda receipt, root: {**receipt, **{k: v.format(root=root) if isinstance(v, str) else v for k, v in fields.items()}}
 
 
-def by_path(path: str) -> Callable[[dict[str, Any], Path], dict[str, Any]]:
+def by_path(path: str) -> Callable[[dict[str, Any], Path], Any]:
     """As receipts were before they had plain names."""
     return lambda receipt, root: {
         "sink": receipt["sink"], "staged": path.format(root=root, **receipt), "name": receipt["name"], "rows": 1
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        planted(name="../stolen"), planted(name="{root}/stolen"), planted(name=".."), planted(name=""), planted(name="a\0b"),
-        planted(name="precious.txt"), planted(file="../../../../precious.txt"), planted(file="{root}/precious.txt"),
-        planted(sink="other"), planted(sink="../.."), planted(sink=None), planted(epoch="../.."), planted(epoch=-1),
-        planted(file=None), planted(more=1), planted(name=7), lambda receipt, root: None, lambda receipt, root: ["a"],
-        by_path("{root}/precious.txt"), by_path("{root}/epoch-000001/{file}"), by_path("{root}/out/../precious.txt"),
-    ],
-)  # fmt: skip
+PLANTED: dict[str, Callable[[dict[str, Any], Path], Any]] = {
+    "to the folder above": changed(name="../stolen"),
+    "to a path": changed(name="{root}/stolen"),
+    "to a folder": changed(name=".."),
+    "to nothing": changed(name=""),
+    "with NUL": changed(name="a\0b"),
+    "over a file of somebody else's": changed(name="precious.txt"),
+    "from a folder above": changed(file="../../../../precious.txt"),
+    "from a path": changed(file="{root}/precious.txt"),
+    "of another sink": changed(sink="other"),
+    "of a sink that is a path": changed(sink="../.."),
+    "of no sink": changed(sink=None),
+    "of an epoch that is a path": changed(epoch="../.."),
+    "of an epoch below 0": changed(epoch=-1),
+    "without a file": changed(file=None),
+    "with more than receipts have": changed(more=1),
+    "with a number for a name": changed(name=7),
+    "null": lambda receipt, root: None,
+    "a list": lambda receipt, root: ["a"],
+    "by path, of any file": by_path("{root}/precious.txt"),
+    "by path, in a folder like a staging folder": by_path("{root}/epoch-000001/{file}"),
+    "by path, through the sink's folder": by_path("{root}/out/../precious.txt"),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
 @pytest.mark.parametrize("finished", [False, True], ids=["before publishing", "after a clean stop"])
-def test_a_planted_receipt_moves_nothing_and_the_run_is_refused(crashed: Crashed, plant: Any, finished: bool) -> None:
+def test_a_planted_receipt_moves_nothing_and_the_run_is_refused(crashed: Crashed, planted: str, finished: bool) -> None:
     root, manifest = crashed.root, crashed.root / "checkpoint" / "springtide" / "manifests" / "00000001.json"
     if finished:
         (root / "checkpoint" / "spark" / "commits" / "1").write_text("v1")
     (root / "precious.txt").write_text("precious")
     (root / "out" / "precious.txt").write_text("precious")
     document = read_json(manifest) or {}
-    document["receipts"][0] = plant(document["receipts"][0], root)
+    document["receipts"][0] = PLANTED[planted](document["receipts"][0], root)
     write_atomic(manifest, document)
     before = contents(root)
     with pytest.raises(CheckpointError, match=f"^{re.escape(str(manifest))}: a receipt .*nothing was moved"):
@@ -310,7 +324,7 @@ def test_manifests_of_before_receipts_had_checksums_are_read(crashed: Crashed) -
     ]
     write_atomic(manifest, document)
     crashed.start_again()
-    assert crashed.visible() == (sorted([-1, -2, -3, *WANTED]), [0, 1])
+    assert crashed.visible() == crashed.wanted
 
 
 # Writing
