@@ -145,12 +145,13 @@ def test_bytes_that_are_no_utf8_are_dead_letters_of_the_csv_sink_and_of_no_other
     )
     result = run(topology, spark, tmp_path)
     bad = list(range(4, 90, 9))
-    rows = [row for file in (tmp_path / "csv").glob("*.csv") for row in csv.DictReader(file.open(newline=""))]
+    rows = [row for file in (tmp_path / "csv").glob("*.csv") for row in csv.DictReader(file.read_text().splitlines())]
     assert sorted(int(row["n"]) for row in rows) == [n for n in range(90) if n not in bad]
     assert {row["content"] for row in rows} == {"plain"}
     whole = [n for file in (tmp_path / "parquet").glob("*") if file.is_file() for n in numbers_in(file)]
     assert sorted(whole) == list(range(90))
-    letters = [json.loads(line) for file in (tmp_path / "checkpoint/springtide/dead").glob("*.json") for line in file.open()]
+    dead = [file.read_text() for file in (tmp_path / "checkpoint" / "springtide" / "dead").glob("*.json")]
+    letters = [json.loads(line) for text in dead for line in text.splitlines()]
     assert sorted(json.loads(letter["record"])["n"] for letter in letters) == bad
     assert {(letter["operator"], letter["error"]) for letter in letters} == {("table", "ArrowInvalid: Invalid UTF8 payload")}
     assert (result.summary["rows_failed"], result.summary["sinks"]) == (10, {"table": 80, "whole": 90})

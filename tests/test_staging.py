@@ -27,7 +27,7 @@ from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.durable import read_json, write_atomic
 from springtide.spark.letters import LETTER, dead_letter
 from springtide.spark.program import Staging
-from springtide.spark.staging import Output, StagedDamage
+from springtide.spark.staging import Output, StagedFileError
 from springtide.spark.undo import take_back
 from test_batch import NO_TABLES, Case, interrupted, numbers, read
 
@@ -196,7 +196,7 @@ def test_a_file_that_is_damaged_before_the_commit_is_not_committed(tmp_path: Pat
     case.sinks.prepare(NO_TABLES, case.checkpoint)
     staged = case.stage(0, 1, 2, 3)
     os.truncate(staged.staged, 5)
-    with pytest.raises(StagedDamage, match=f"a task wrote {staged.staged}, with 3 records, and now it has 5 bytes, not "):
+    with pytest.raises(StagedFileError, match=f"a task wrote {staged.staged}, with 3 records, and now it has 5 bytes, not "):
         case.run(0)
     assert case.checkpoint.last_manifest() is None and read(tmp_path / "out") == []
     assert case.runner.fatal is None, "the query starts again, and computes the batch again"
@@ -213,7 +213,7 @@ def test_damage_that_is_found_while_the_driver_runs_restarts_the_query(tmp_path:
         staged.staged.unlink()
 
     case.checkpoint.commit = committed  # type: ignore[method-assign]
-    with pytest.raises(StagedDamage, match="is missing"):
+    with pytest.raises(StagedFileError, match="is missing"):
         case.run(0)
     assert case.runner.fatal is None
     case.checkpoint.release()
@@ -276,6 +276,8 @@ PLANTED: dict[str, Callable[[dict[str, Any], Path], Any]] = {
     "without a file": changed(file=None),
     "with more than receipts have": changed(more=1),
     "with a number for a name": changed(name=7),
+    "without a checksum": changed(crc32=None),
+    "with the name of another task": lambda receipt, root: {**receipt, "name": receipt["name"].replace("-00000.", "-00001.")},
     "null": lambda receipt, root: None,
     "a list": lambda receipt, root: ["a"],
     "by path, of any file": by_path("{root}/precious.txt"),
@@ -440,5 +442,6 @@ def test_a_run_with_state_is_exact_though_its_output_was_damaged_after_two_commi
     )
     kept = [n for n in range(100) if n % 7]
     assert rows == [(f"k{key}", place + 1) for key in range(5) for place in range(sum(n % 5 == key for n in kept))]
-    letters = [json.loads(line) for file in (tmp_path / "checkpoint/springtide/dead").glob("*.json") for line in file.open()]
+    dead = [file.read_text() for file in (tmp_path / "checkpoint" / "springtide" / "dead").glob("*.json")]
+    letters = [json.loads(line) for text in dead for line in text.splitlines()]
     assert sorted(json.loads(letter["record"])["n"] for letter in letters) == list(range(0, 100, 7))

@@ -21,7 +21,7 @@ from springtide.spark import staging
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.durable import sync_folder
 from springtide.spark.program import Staging
-from springtide.spark.staging import Output, StagedDamage
+from springtide.spark.staging import Output, StagedFileError
 from springtide.spark.undo import take_back
 
 Outputs = Sequence[Output]
@@ -65,7 +65,7 @@ class Sinks:
             return
         try:
             self.publish(outputs)
-        except StagedDamage as damage:
+        except StagedFileError as damage:
             take_back(checkpoint, batch, str(damage), [one.target for one in outputs if one.target is not None])
 
     def located(self, batch: int, receipts: Any) -> list[Output]:

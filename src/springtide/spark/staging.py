@@ -28,9 +28,12 @@ from springtide.spark.program import Staging
 
 BLOCK = 1 << 20
 """Bytes of a file that are read at once for its checksum."""
+_FORMATS = "|".join(FORMATS)  # of any sink: a sink's own may have changed since
+_NAME = re.compile(rf"(\d+-\d+-\d+)\.({_FORMATS})", re.ASCII)
+_FILE = re.compile(rf"(\d+-\d+-\d+)-\d+\.({_FORMATS})", re.ASCII)
 
 
-class StagedDamage(Exception):
+class StagedFileError(Exception):
     """A file that is not as its task wrote it. It is no ``SpringtideError``, which would end the run: the query starts again,
     and that start has the batch computed again."""
 
@@ -111,13 +114,19 @@ def _folder(staging: Staging, epoch: int) -> Path:
 def located(document: Mapping[str, Any], staging: Staging, target: str | None, batch: int) -> Output:
     """The file of a receipt, in the folders of its sink. ValueError if no task of that sink can have written the receipt."""
     receipt = _parsed(document, staging)
-    stem = f"{re.escape(staging.stem)}-{batch:08d}-\\d+-\\d+-\\d+"
-    formats = "|".join(FORMATS)  # a sink's may have changed since
-    for name, pattern in ((receipt.name, rf"{stem}\.({formats})"), (receipt.file, rf"{stem}-\d+\.({formats})")):
-        if re.fullmatch(pattern, name, re.ASCII) is None:
-            raise ValueError(f"{name!r} is not the name of a file that a task staged for it in batch {batch}")
+    prefix = f"{staging.stem}-{batch:08d}-"
+    if _task_of(_NAME, prefix, receipt.name) is None:
+        raise ValueError(f"{receipt.name!r} is not a name that output of batch {batch} can have")
+    if _task_of(_FILE, prefix, receipt.file) != _task_of(_NAME, prefix, receipt.name):
+        raise ValueError(f"{receipt.file!r} is not the name of a file that a task stages as {receipt.name!r}")
     visible = None if target is None else Path(target) / receipt.name
     return Output(receipt, _folder(staging, receipt.epoch) / receipt.file, visible)
+
+
+def _task_of(pattern: re.Pattern[str], prefix: str, name: str) -> tuple[str | Any, ...] | None:
+    """Level, gate, task and format, from a file's name behind the prefix that all files of a sink have in a batch."""
+    found = pattern.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
+    return None if found is None else found.groups()
 
 
 def _parsed(document: Mapping[str, Any], staging: Staging) -> Receipt:
@@ -136,6 +145,8 @@ def _parsed(document: Mapping[str, Any], staging: Staging) -> Receipt:
     numbers, names = (receipt.epoch, receipt.rows, receipt.bytes or 0, receipt.crc32 or 0), (receipt.name, receipt.file)
     if not all(isinstance(one, int) and one >= 0 for one in numbers) or not all(isinstance(one, str) for one in names):
         raise ValueError("its fields do not have the types of a receipt's")
+    if "staged" not in document and None in (receipt.bytes, receipt.crc32):
+        raise ValueError("its size or its checksum is missing")
     return receipt
 
 
@@ -150,7 +161,7 @@ def check_staged(output: Output) -> None:
             f"{wrote}, and the driver does not see it; nothing of the batch was committed. Mount that folder on every node, and"
             " start again"
         )
-    raise StagedDamage(f"{wrote}, and now it {fault}; nothing of the batch was committed")
+    raise StagedFileError(f"{wrote}, and now it {fault}; nothing of the batch was committed")
 
 
 def is_hidden(output: Output) -> bool:
@@ -163,7 +174,7 @@ def is_hidden(output: Output) -> bool:
     elsewhere = _fault(output.target, output.receipt)
     if elsewhere is None:
         return False
-    raise StagedDamage(f"the staged file {output.staged} {fault}, and {output.target} {elsewhere}")
+    raise StagedFileError(f"the staged file {output.staged} {fault}, and {output.target} {elsewhere}")
 
 
 def publish(output: Output) -> None:
