@@ -48,8 +48,6 @@ def encoded(table: pa.Table, format: str) -> Encoded:
     """The records of a table that the format can hold, and those that it cannot."""
     try:
         return Encoded(encode(table, format), table.num_rows)
-    except MemoryError:  # no record's fault
-        raise
     except Exception:  # noqa: BLE001  whatever an encoder raises; if no record fails alone, it is raised again below
         faults = dict(_faults(table, format))
     kept = table.take(pa.array([row for row in range(table.num_rows) if row not in faults], pa.int64()))
@@ -61,7 +59,7 @@ def _faults(table: pa.Table, format: str, first: int = 0) -> Iterator[tuple[int,
     """The rows that cannot be encoded, with their errors: k of n are found in about k·log₂(n) attempts."""
     try:
         encode(table, format)
-    except MemoryError:
+    except MemoryError:  # no record's fault
         raise
     except Exception as error:  # noqa: BLE001
         if table.num_rows == 1:
@@ -88,16 +86,19 @@ def encode(table: pa.Table, format: str) -> bytes | pa.Buffer:
 def _check_csv(table: pa.Table) -> None:
     """Refuse what Arrow would write as something else: text that is no UTF-8, and times that no reader's calendar has."""
     table.validate(full=True)
-    for field, column in zip(table.schema, table.columns, strict=True):
-        if not (pa.types.is_date(field.type) or pa.types.is_timestamp(field.type)):
-            continue
-        per_day = 1 if pa.types.is_date32(field.type) else _UNITS_PER_DAY[getattr(field.type, "unit", "ms")]
-        number = pa.int32() if pa.types.is_date32(field.type) else pa.int64()
-        found = pc.min_max(pc.cast(column, number)).as_py()
-        least, most = CSV_DAYS[0] * per_day, (CSV_DAYS[1] + 1) * per_day - 1
-        for value in (found["min"], found["max"]):
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"column {field.name!r}: CSV holds the years 1 to 9999, got {value} as {field.type}")
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+            _check_years(name, column)
+
+
+def _check_years(name: str, column: pa.ChunkedArray) -> None:
+    by_day = pa.types.is_date32(column.type)
+    per_day = 1 if by_day else _UNITS_PER_DAY[getattr(column.type, "unit", "ms")]  # date64 counts milliseconds
+    least, most = CSV_DAYS[0] * per_day, (CSV_DAYS[1] + 1) * per_day - 1
+    found = pc.min_max(pc.cast(column, pa.int32() if by_day else pa.int64())).as_py()
+    for value in (found["min"], found["max"]):
+        if value is not None and not least <= value <= most:
+            raise ValueError(f"column {name!r}: CSV holds the years 1 to 9999, got {value} as {column.type}")
 
 
 def _json_lines(table: pa.Table) -> bytes:

@@ -75,8 +75,8 @@ class Sinks:
         targets = {operator.name: operator.sink for operator in self._topology.sinks} | {"": self._dead_letters}
         outputs = []
         for receipt in receipts:
-            name = str(receipt.get("sink"))
-            if name not in self._places:
+            name = receipt.get("sink")
+            if not isinstance(name, str) or name not in self._places:
                 raise ValueError(f"a receipt is of sink {name!r}, and the sinks are {', '.join(map(repr, self._places))}")
             sink = targets[name]
             try:
