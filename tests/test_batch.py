@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +34,7 @@ from springtide.spark.durable import write_atomic
 from springtide.spark.pipeline import Outcome
 from springtide.spark.program import dead_letter_sink, staging_of
 from springtide.spark.sinks import Sinks
+from springtide.spark.staging import Output
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Case:
         self.checkpoint.acquire(topology)
         private = str(self.checkpoint.own)
         self.places, dead = staging_of(topology, private, self.checkpoint.identity)
-        places = [place for place in (*self.places.values(), dead) if place is not None]
+        places = {name: place for name, place in {**self.places, "": dead}.items() if place is not None}
         self.sinks = Sinks(topology, dead_letter_sink(topology, private), places)
         self.tasks: list[dict[str, Any]] = []
         pipeline: Any = SimpleNamespace(run=lambda *_: Outcome(list(self.tasks)))
@@ -87,17 +88,17 @@ class Case:
             threading.Event(), no_state,
         )  # fmt: skip
 
-    def stage(self, batch: int, *values: int, sink: str = "sink0") -> dict[str, Any]:
-        """A task of a batch writes these for a sink; returns the receipt."""
+    def stage(self, batch: int, *values: int, sink: str = "sink0") -> Output:
+        """A task of a batch writes these for a sink; returns the staged file."""
         place = self.places[sink]
         assert place is not None
         at = staging.Place(self.checkpoint.epoch, batch, level=0, gate=0, task=len(self.tasks), attempt=0)
-        receipt = staging.write(place, sink, at, [pa.RecordBatch.from_pydict({"n": list(values)})])
+        (receipt,) = staging.write(place, sink, at, [pa.RecordBatch.from_pydict({"n": list(values)})]).receipts
         self.tasks.append(
             {"task": len(self.tasks), "receipts": [receipt], "stopped": None, "tallies": {}, "sinks": {sink: len(values)},
              "dead": 0, "created": [], "variances": {}, "shed": 0, "state": []}
         )  # fmt: skip
-        return receipt
+        return self.sinks.located(batch, [receipt])[0]
 
     def begin(self, batch: int) -> None:
         """Spark logs the offsets of a batch."""
@@ -106,9 +107,18 @@ class Case:
         log.write_text(f'v1\n{{"batchTimestampMs":{batch}}}\n{{"offset":{batch}}}')
 
     def run(self, batch: int) -> None:
+        """Spark calls the runner with a batch, and then logs its commit."""
         self.begin(batch)
         self.runner(None, batch)
         self.tasks.clear()
+        log = self.checkpoint.root / "spark" / "commits" / str(batch)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("v1")
+
+
+def interrupted(*_: object) -> None:
+    """The driver dies here."""
+    raise KeyboardInterrupt
 
 
 def read(folder: Path) -> list[int]:
@@ -160,8 +170,8 @@ def test_a_file_that_the_driver_does_not_see_is_never_committed(start: Start, tm
     case.sinks.prepare(NO_TABLES, case.checkpoint)
     case.stage(0, 1, 2, 3)
     lost = case.stage(0, 4, 5)
-    Path(lost["staged"]).unlink()
-    with pytest.raises(RunError, match=f"a task wrote {lost['staged']}, with 2 records, and the driver does not see it"):
+    lost.staged.unlink()
+    with pytest.raises(RunError, match=f"a task wrote {lost.staged}, with 2 records, and the driver does not see it"):
         case.run(0)
     assert case.checkpoint.last_manifest() is None and read(tmp_path / "out") == []
     assert isinstance(case.runner.fatal, RunError), "the run ends: the next attempt may be on the same node"
@@ -223,14 +233,18 @@ def test_what_was_committed_and_hidden_is_published_where_the_sink_is_now(
     case = start(st.sink.files(tmp_path / "out"))
     case.sinks.prepare(NO_TABLES, case.checkpoint)
     hidden = case.stage(0, 1, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(case.sinks, "publish", lambda _: None)
+    monkeypatch.setattr(case.sinks, "publish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         case.run(0)
     assert read(tmp_path / "out") == []
     with pytest.raises(FileNotFoundError):  # rather than take it for published
-        staging.publish(hidden, tmp_path / "elsewhere")
+        staging.publish(replace(hidden, target=tmp_path / "elsewhere" / "file"))
     again = start(st.sink.files(tmp_path / now))
     again.sinks.prepare(NO_TABLES, again.checkpoint)
+    if now == "moved":  # its staging folder is another one: the batch is computed again
+        assert again.checkpoint.last_manifest() is None
+        hidden = again.stage(0, 1, 2)
+        again.run(0)
     assert read(tmp_path / now) == [1, 2]
     again.sinks.publish([hidden])  # once more changes nothing
     assert read(tmp_path / now) == [1, 2]

@@ -95,11 +95,11 @@ class Captured:
 
     files: dict[tuple[str, str], list[pa.RecordBatch]] = field(default_factory=dict)
 
-    def write(self, place: Staging, sink: str, at: staging.Place, batches: list[pa.RecordBatch]) -> dict[str, Any]:
+    def write(self, place: Staging, sink: str, at: staging.Place, batches: list[pa.RecordBatch]) -> staging.Written:
         name = f"part-{at.batch:08d}-{at.level}-{at.gate}-{at.task:05d}"
         assert (sink, name) not in self.files, "the same name twice: publishing one would replace the other"
         self.files[sink, name] = batches
-        return {"sink": sink, "staged": "", "name": name, "rows": sum(batch.num_rows for batch in batches)}
+        return staging.Written(({"sink": sink, "name": name, "rows": sum(batch.num_rows for batch in batches)},))
 
     def records(self, sink: str) -> list[dict[str, Any]]:
         return [
@@ -777,20 +777,23 @@ def test_staged_files_hold_what_was_staged(tmp_path: Path) -> None:
     schema = pa.schema({"n": pa.int64(), "m": pa.map_(pa.string(), pa.float64())})
     rows = pa.RecordBatch.from_pylist([{"n": 1, "m": {"a": float("nan")}}, {"n": None, "m": {}}], schema=schema)
     at = staging.Place(epoch=1, batch=2, level=0, gate=0, task=3, attempt=4)
-    receipt = staging.write(Staging(str(tmp_path), "json"), "out", at, [rows])
-    assert receipt["rows"] == 2
-    lines = Path(receipt["staged"]).read_text().splitlines()
+
+    def written(format: str, *batches: pa.RecordBatch) -> staging.Output:
+        place = Staging(str(tmp_path), format)
+        (receipt,) = staging.write(place, "out", at, list(batches)).receipts
+        return staging.located(receipt, place, None, batch=2)
+
+    json_lines = written("json", rows)
+    assert json_lines.receipt.rows == 2
+    lines = json_lines.staged.read_text().splitlines()
     assert [json.loads(line, parse_constant=pytest.fail) for line in lines] == [
         {"n": 1, "m": {"a": None}},
         {"n": None, "m": {}},
     ]
-    flat = rows.select(["n"])
-    csv = staging.write(Staging(str(tmp_path), "csv"), "out", at, [flat])
-    assert Path(csv["staged"]).read_text().splitlines()[0] == '"n"'
-    parquet = staging.write(Staging(str(tmp_path), "parquet"), "out", at, [rows, rows])
+    assert written("csv", rows.select(["n"])).staged.read_text().splitlines()[0] == '"n"'
     import pyarrow.parquet
 
-    assert pyarrow.parquet.read_table(parquet["staged"]).num_rows == 4
+    assert pyarrow.parquet.read_table(written("parquet", rows, rows).staged).num_rows == 4
 
 
 def short(self: RoundRobin, share: Share, table: Table) -> npt.NDArray[np.int64]:

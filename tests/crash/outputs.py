@@ -124,6 +124,13 @@ def committed(settings: Settings) -> set[str]:
     return {f"{receipt['sink'] or 'dead'}/{receipt['name']}" for receipt in listed}
 
 
+def staged(settings: Settings, receipt: dict[str, Any]) -> Path:
+    """Where the file of a receipt lies until it is published."""
+    folder = settings.output / receipt["sink"] if receipt["sink"] else settings.checkpoint / "springtide" / "dead"
+    (identity,) = [one for one in (folder / "_springtide").iterdir() if receipt["name"].startswith(one.name)]
+    return identity / f"epoch-{receipt['epoch']:06d}" / str(receipt["file"])
+
+
 def _documents(folder: Path) -> dict[int, dict[str, Any]]:
     found = {int(file.stem): read_json(file) for file in sorted(folder.glob("[0-9]*.json"))}
     return {number: document for number, document in found.items() if document is not None}

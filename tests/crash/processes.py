@@ -204,7 +204,7 @@ def phase(settings: Settings, newest: int) -> str:
     if manifest is None:
         staged = settings.output.glob(f"*/_springtide/*/epoch-*/*-{newest:08d}-*")
         return "staged" if any(staged) else "running"
-    if any(Path(receipt["staged"]).exists() for receipt in manifest["receipts"]):
+    if any(outputs.staged(settings, receipt).exists() for receipt in manifest["receipts"]):
         return "committed"
     return "between" if (settings.checkpoint / "spark" / "commits" / str(newest)).exists() else "published"
 

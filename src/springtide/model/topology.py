@@ -14,6 +14,7 @@ import pyarrow as pa
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.endpoints import FilesSink, SinkSpec, SourceSpec, TableSink
+from springtide.model.names import ALLOWED, MAX_BYTES, is_plain, is_short
 from springtide.model.state import StateSpec
 
 DEAD_LETTERS = "dead-letters"
@@ -107,6 +108,7 @@ class Topology:
     def __post_init__(self) -> None:
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
             raise TopologyError(f"topology name {self.name!r}: use letters, digits, '-', '_' and '.'")
+        _check_file_name("topology", self.name)
         _check_names(self)
         _check_edges(self)
         _check_order(self)
@@ -209,9 +211,21 @@ def _check_names(topology: Topology) -> None:
             raise TopologyError(f"an operator is named {operator.name!r}; choose another with name=")
         if any(c in '/"' or not c.isprintable() for c in operator.name):
             raise TopologyError(f"operator {operator.name!r}: leave slashes, quotes and line breaks out of its name=")
+        _check_file_name("operator", operator.name)
         if operator.name in seen:
             raise TopologyError(f"two operators are named {operator.name!r}; give one of them another with name=")
         seen.add(operator.name)
+
+
+def _check_file_name(what: str, name: str) -> None:
+    """Files and folders are named after operators and topologies: a name must not lead out of a folder, nor be too long."""
+    if not is_plain(name):
+        raise TopologyError(f"{what} {name!r}: its name is also one of files; {ALLOWED}; choose another with name=")
+    if not is_short(name):
+        raise TopologyError(
+            f"{what} {name[:40]!r}…: files are named after it, and this name has {len(name.encode())} bytes; use at most"
+            f" {MAX_BYTES}"
+        )
 
 
 def _check_edges(topology: Topology) -> None:

@@ -148,10 +148,12 @@ def _committed_offsets(found: Found) -> Iterator[Mending]:
 
 
 def _unreadable_commits(found: Found) -> Iterator[Mending]:
+    """Commits of different batches have the same text, as Spark keeps no state. Without one Spark replays the last batch."""
+    readable = next((text for text in found.commits.values() if is_commit(text)), None)
     for batch, text in found.commits.items():
         if not is_commit(text):
-            reason = "cannot be read; it is removed, and Spark asks for the batch again, whose manifest is there"
-            yield Mending(f"spark/commits/{batch}", None, reason)
+            mended = "removed" if readable is None else "written anew"
+            yield Mending(f"spark/commits/{batch}", readable, f"cannot be read; it is {mended}, as the batch has a manifest")
 
 
 # The logs of sources

@@ -93,7 +93,7 @@ class BatchRunner:
         started, begun = time.time(), time.monotonic()
         done = self._checkpoint.manifest(batch)
         if done is not None:
-            self._sinks.publish(done["receipts"])
+            self._sinks.publish(self._sinks.located(batch, done["receipts"]))
             return 0.0
         try:
             self._checkpoint.begin(batch, handed_on=self._sinks.hand_on)
@@ -133,10 +133,12 @@ class BatchRunner:
         ran = time.time()
         _raise_if_stopped(outcome)
         receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
-        staging.check_seen(receipts)
+        outputs = self._sinks.located(batch, receipts)
+        for output in outputs:
+            staging.check_staged(output)
         rows = self._source_rows(outcome)
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
-        self._sinks.deliver(self._session, batch, receipts)
+        self._sinks.deliver(self._session, batch, outputs)
         manifest = {
             "batch": batch,
             "epoch": self._epoch,
@@ -146,7 +148,7 @@ class BatchRunner:
             **(self._state.after(batch, outcome.tasks) if self._state else {}),
         }
         self._checkpoint.commit(manifest)
-        self._sinks.publish(receipts)
+        self._sinks.publish(outputs)
         if self._state:
             self._state.committed(manifest)
         committed = time.time()

@@ -401,6 +401,17 @@ class Checkpoint:
         """Put another manifest in the place of the last one, of the same batch: the same state in other files."""
         self._manifests.amend(manifest)
 
+    def uncommit(self, batch: int) -> None:
+        """Take back the commit of the last batch, which Spark has not logged: it is replayed with its offsets and its plan."""
+        self._manifests.remove(batch)
+
+    def is_finished(self, batch: int) -> bool:
+        """Whether Spark has logged the commit of a batch, which it does once all output of the batch is published."""
+        return batch in self._logs.numbers("commits")
+
+    def manifest_file(self, batch: int) -> Path:
+        return self._manifests.file(batch)
+
     # Documents
 
     def remember(self, name: str, document: Mapping[str, Any]) -> None:

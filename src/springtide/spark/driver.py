@@ -112,7 +112,7 @@ class Driver:
         seed = routing_seed(checkpoint.secret())
         self._program = programs.compile_topology(topology, groupings, places, dead, self._kept, seed)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
-        self._sinks = Sinks(topology, letters, [place for place in (*places.values(), dead) if place is not None])
+        self._sinks = Sinks(topology, letters, {n: place for n, place in {**places, "": dead}.items() if place is not None})
         self._started = 0.0
         self._session: SparkSession | None = None
         self._jvm_lock: Any = None

@@ -25,6 +25,22 @@ def dead_letter(operator: str, record: Any, error: Exception) -> dict[str, str]:
     return {"operator": operator} | {k: v.encode("utf-8", "backslashreplace").decode() for k, v in letter.items()}
 
 
+def readable_row(table: pa.Table) -> dict[str, Any]:
+    """The one row of a table. A value that Python has no form for, such as a date after the year 9999, is its text in Arrow."""
+    return {name: _readable(column[0]) for name, column in zip(table.column_names, table.columns, strict=True)}
+
+
+def _readable(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        if pa.types.is_string(value.type) or pa.types.is_large_string(value.type):
+            return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+        if pa.types.is_temporal(value.type):
+            return f"{value.cast(pa.int64() if value.type.bit_width == 64 else pa.int32()).as_py()} as {value.type}"
+        return f"a {value.type} that cannot be read"
+
+
 def _told(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from springtide.errors import DamageError
-from springtide.spark.durable import Document, Shape, read_document, write_atomic
+from springtide.spark.durable import Document, Shape, read_document, sync_folder, write_atomic
 
 log = logging.getLogger("springtide.spark")
 
@@ -97,6 +97,12 @@ class Manifests:
     def amend(self, manifest: Mapping[str, Any]) -> None:
         """Put another manifest in the place of the last one."""
         write_atomic(self.file(int(manifest["batch"])), manifest)
+        self._last = None
+
+    def remove(self, batch: int) -> None:
+        """Take back the last commit."""
+        self.file(batch).unlink(missing_ok=True)
+        sync_folder(self._folder)
         self._last = None
 
     def _checksum_before(self, batch: int) -> int | None:

@@ -8,7 +8,7 @@ its own range of tasks, so any graph, with fan-out and union, is a single line o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,11 +30,12 @@ PRIVATE_FOLDER = "_springtide"
 
 @dataclass(frozen=True)
 class Staging:
-    """Where a task puts what a sink shall commit, and how its files' names begin."""
+    """Where a task puts what a sink shall commit, how its files' names begin, and who may read them (less the umask)."""
 
     folder: str
     format: str
     stem: str = "part"
+    mode: int = 0o666
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def staging_of(topology: Topology, private: str, identity: str) -> tuple[dict[st
     places = {o.name: _staging(o.name, o.sink, private, identity) for o in topology.sinks}
     letters = _staging(DEAD_LETTERS, dead, private, identity)
     assert letters is not None
-    return places, letters
+    return places, replace(letters, mode=0o600)  # they hold whole records
 
 
 def dead_letter_sink(topology: Topology, private: str) -> FilesSink:

@@ -1,10 +1,10 @@
 """How staged output becomes a sink's: delivered before the manifest where a replay may repeat it, published after it
-where nothing but the manifest decides."""
+where nothing but the manifest decides. Every file is checked against its receipt first."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,16 @@ from springtide.spark import staging
 from springtide.spark.checkpoint import Checkpoint, hands_on
 from springtide.spark.durable import sync_folder
 from springtide.spark.program import Staging
+from springtide.spark.staging import Output, StagedFileError
+from springtide.spark.undo import take_back
 
-Receipts = Sequence[dict[str, Any]]
+Outputs = Sequence[Output]
 
 
 class Sinks:
-    """The sinks of one topology, on the driver."""
+    """The sinks of one topology, on the driver. ``places``: where each stages its files, "" for dead letters."""
 
-    def __init__(self, topology: Topology, dead_letters: FilesSink, places: Sequence[Staging]) -> None:
+    def __init__(self, topology: Topology, dead_letters: FilesSink, places: Mapping[str, Staging]) -> None:
         self._topology = topology
         self._dead_letters = dead_letters
         self._places = places
@@ -41,10 +43,48 @@ class Sinks:
             if isinstance(operator.sink, FilesSink):
                 Path(operator.sink.path).mkdir(parents=True, exist_ok=True)
         Path(self._dead_letters.path).mkdir(parents=True, exist_ok=True)
-        for manifest in checkpoint.manifests():
-            self.publish(manifest["receipts"])
-        for place in self._places:
+        self._settle(checkpoint)
+        for place in self._places.values():
             staging.sweep(place, checkpoint.epoch)
+
+    def _settle(self, checkpoint: Checkpoint) -> None:
+        """Publish what the last batch committed and left hidden, or have the batch computed again. Every earlier batch was
+        published before the next one began; and what Spark has logged as committed is the readers', who may have moved it."""
+        manifest = checkpoint.last_manifest()
+        if manifest is None:
+            return
+        batch = int(manifest["batch"])
+        try:
+            outputs = self.located(batch, manifest.get("receipts"))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{checkpoint.manifest_file(batch)}: {error}. It was changed from outside, or a sink's path was; nothing was"
+                " moved. Restore it from a copy, start once with the sinks' paths as they were, or give a new checkpoint"
+            ) from None
+        if checkpoint.is_finished(batch):
+            return
+        try:
+            self.publish(outputs)
+        except StagedFileError as damage:
+            take_back(checkpoint, batch, str(damage), [one.target for one in outputs if one.target is not None])
+
+    def located(self, batch: int, receipts: Any) -> list[Output]:
+        """The staged files of a batch, from its receipts as JSON. ValueError for what no task of this topology can send."""
+        if not isinstance(receipts, list) or not all(isinstance(receipt, dict) for receipt in receipts):
+            raise ValueError("a receipt is missing, or is no object")
+        targets = {operator.name: operator.sink for operator in self._topology.sinks} | {"": self._dead_letters}
+        outputs = []
+        for receipt in receipts:
+            name = receipt.get("sink")
+            if not isinstance(name, str) or name not in self._places:
+                raise ValueError(f"a receipt is of sink {name!r}, and the sinks are {', '.join(map(repr, self._places))}")
+            sink = targets[name]
+            try:
+                target = sink.path if isinstance(sink, FilesSink) else None
+                outputs.append(staging.located(receipt, self._places[name], target, batch))
+            except ValueError as error:
+                raise ValueError(f"a receipt of sink {name!r} cannot be right: {error}") from None
+        return outputs
 
     def _refuse_tables_of_others(self, session: SparkSession, checkpoint: Checkpoint) -> None:
         """Batches are numbered from 0 by every checkpoint: one would overwrite what another one wrote."""
@@ -75,13 +115,13 @@ class Sinks:
         """Whether a sink gives batches to somebody who keeps them by their number, before they are committed."""
         return hands_on(self._topology)
 
-    def deliver(self, session: SparkSession, batch: int, receipts: Receipts) -> None:
+    def deliver(self, session: SparkSession, batch: int, outputs: Outputs) -> None:
         """Hand a batch to the sinks that take it as a whole. Runs before the manifest: a crash in between repeats it."""
         for operator in self._topology.sinks:
-            own = [receipt for receipt in receipts if receipt["sink"] == operator.name]
+            own = [one for one in outputs if one.receipt.sink == operator.name]
             schema = self._topology.input_schema(operator)
             if isinstance(operator.sink, MemorySink):
-                tables = [pa.parquet.read_table(receipt["staged"]) for receipt in own]
+                tables = [pa.parquet.read_table(one.staged) for one in own]
                 self.memory.setdefault(operator.sink.name, []).extend(tables)
             elif isinstance(operator.sink, ForeachSink):
                 operator.sink.function(_frame(session, own, schema), batch)
@@ -90,26 +130,26 @@ class Sinks:
             elif isinstance(operator.sink, ConsoleSink):
                 _show(own, operator.sink, operator.name, batch)
 
-    def publish(self, receipts: Receipts) -> None:
-        """Make a committed batch visible, and drop what only the driver had to read. Doing it again changes nothing."""
-        sinks = {operator.name: operator.sink for operator in self._topology.sinks}
-        changed = set()
-        for receipt in receipts:
-            sink = sinks[receipt["sink"]] if receipt["sink"] else self._dead_letters
-            if isinstance(sink, FilesSink):
-                staging.publish(receipt, Path(sink.path))
-                changed.add(sink.path)
-            else:
-                Path(receipt["staged"]).unlink(missing_ok=True)
-        for folder in changed:
-            sync_folder(Path(folder))
+    def publish(self, outputs: Outputs) -> None:
+        """Make a committed batch visible, and drop what only the driver had to read. Doing it again changes nothing.
+
+        All files are checked before the first one is moved.
+        """
+        hidden = [one for one in outputs if one.target is not None and staging.is_hidden(one)]
+        for one in hidden:
+            staging.publish(one)
+        for one in outputs:
+            if one.target is None:
+                one.staged.unlink(missing_ok=True)
+        for folder in {one.target.parent for one in outputs if one.target is not None}:
+            sync_folder(folder)
 
 
-def _frame(session: SparkSession, receipts: Receipts, schema: pa.Schema) -> DataFrame:
+def _frame(session: SparkSession, outputs: Outputs, schema: pa.Schema) -> DataFrame:
     structure = from_arrow_schema(schema)
-    if not receipts:
+    if not outputs:
         return session.createDataFrame([], structure)
-    paths = [Path(receipt["staged"]).as_uri() for receipt in receipts]
+    paths = [one.staged.as_uri() for one in outputs]
     return session.read.schema(structure).parquet(*paths)
 
 
@@ -126,11 +166,11 @@ def _write_table(frame: DataFrame, sink: TableSink, batch: int) -> None:
     marked.select(*in_order).write.mode("overwrite").insertInto(sink.name)
 
 
-def _show(receipts: Receipts, sink: ConsoleSink, name: str, batch: int) -> None:
+def _show(outputs: Outputs, sink: ConsoleSink, name: str, batch: int) -> None:
     rows: list[dict[str, Any]] = []
-    for receipt in receipts:
+    for one in outputs:
         if len(rows) < sink.rows:
-            rows += pa.parquet.read_table(receipt["staged"]).slice(0, sink.rows - len(rows)).to_pylist()
-    total = sum(receipt["rows"] for receipt in receipts)
+            rows += pa.parquet.read_table(one.staged).slice(0, sink.rows - len(rows)).to_pylist()
+    total = sum(one.receipt.rows for one in outputs)
     lines = [f"[{name}] batch {batch}: {total} records", *(f"  {row}" for row in rows)]
     print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201  this sink is for printing

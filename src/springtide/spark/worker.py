@@ -302,7 +302,7 @@ class Task:
         self.letters.append(letter)
 
     def misfit(self, node: Node, record: Any, error: Exception) -> None:
-        """A result that does not fit the declared schema, found when it was turned into Arrow."""
+        """A result that does not fit the declared schema, found when it was turned into Arrow; or that a sink cannot write."""
         self._failed(node, record, error)
         self.tallies[node.number].rows_out -= 1
 
@@ -335,11 +335,15 @@ class Task:
         for number, batches in self.staged.items():
             node = self.program.nodes[number]
             assert node.staging is not None
-            self.outcome.receipts.append(staging.write(node.staging, node.name, place, batches))
+            written = staging.write(node.staging, node.name, place, batches)
+            self.outcome.receipts += written.receipts
+            for refusal in written.refused:  # a dead letter of the sink's
+                self.misfit(node, refusal.record, refusal.error)
+                self.outcome.sinks[node.name] -= 1
         if self.letters:
             letters = [{"topology": self.program.topology, "batch": self.batch, **letter} for letter in self.letters]
             table = pa.RecordBatch.from_pylist(letters, schema=LETTER)
-            self.outcome.receipts.append(staging.write(self.program.dead_letters, "", place, [table]))
+            self.outcome.receipts += staging.write(self.program.dead_letters, "", place, [table]).receipts
             self.outcome.dead = len(letters)
 
     def _blocks(self) -> Iterator[bytes]:

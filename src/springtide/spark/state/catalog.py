@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from springtide.errors import CheckpointError
+from springtide.model.names import ALLOWED, is_plain
+
 SUFFIX = ".state"
 """How the names of segments end."""
 SEEDED = "-seed-"
@@ -117,4 +120,10 @@ def _run_to_json(run: Run) -> list[Any]:
 
 def _run_from_json(document: Sequence[Any]) -> Run:
     first, last, files, before = document
+    for name, *_ in files:
+        if not is_plain(name):  # it would be read from, and later removed from, another folder than the operator's
+            raise CheckpointError(
+                f"the newest manifest, batch {last} or later, names the state file {name!r}, and {ALLOWED}; it was changed from"
+                " outside: restore it from a copy"
+            )
     return Run(first, last, tuple(File(*file) for file in files), tuple(_run_from_json(one) for one in before))
