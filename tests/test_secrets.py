@@ -119,10 +119,22 @@ def told(rows, batch):
 
 if __name__ == "__main__":
     rows = st.source.generate(made, rate=1e6, limit=20)
-    noisy = {"spark.log.level": "INFO", "spark.logConf": "true"}
-    topology = rows.to(st.sink.foreach(told)).named("rows")
-    st.run(topology, policy="static", max_slots=2, conf={NAMES[0]: "s3cr3t-of-conf", **noisy}, runs="runs")
+    conf = {NAMES[0]: "s3cr3t-of-conf", "spark.logConf": "true"}
+    st.run(rows.to(st.sink.foreach(told)).named("rows"), policy="static", max_slots=2, conf=conf, runs="runs")
 """
+
+LOGGING = """
+rootLogger.level = info
+rootLogger.appenderRef.all.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %m%n
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = info
+"""
+"""Else a JVM for Python logs nothing below a warning while it starts, which is when Spark logs its settings."""
 
 
 @pytest.mark.spark
@@ -131,6 +143,7 @@ def test_no_process_and_no_file_of_a_run_shows_a_secret(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.hadoop.fs.s3a.session.token s3cr3t-of-defaults\n")
+    (tmp_path / "conf" / "log4j2.properties").write_text(LOGGING)
     environ = {**os.environ, "SPARK_CONF_DIR": str(tmp_path / "conf")}
     lines = set[str]()
     with (tmp_path / "output").open("wb") as output:
