@@ -8,6 +8,7 @@ SPARKS := 4.2 4.3
 MATRIX := $(SPARKS:%=.venv-%)
 VENVS := .venv $(MATRIX)
 BIN := .venv/bin
+UNIT := not spark and not crash and not cluster and not soak
 
 # a matrix environment .venv-4.2 holds PySpark 4.2; .venv the newest
 SPARK_PIN = $(if $(filter $*,$(MATRIX)),'pyspark==$(*:.venv-%=%).*')
@@ -18,7 +19,7 @@ PIP_FITS := import pip, sys; sys.exit([int(part) for part in pip.__version__.spl
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak test-matrix clean $(SPARKS:%=test-matrix-%)
+.PHONY: help setup demo lint check test soak test-matrix clean $(SPARKS:%=test-matrix-%)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -28,11 +29,16 @@ setup: .venv/.installed ## make .venv with Springtide and all it needs; PYTHON=â
 demo: setup ## run the tweets topology for a minute; DEMO_FLAGS=â€¦ changes how
 	$(BIN)/springtide run tweets $(DEMO_FLAGS)
 
-test: setup ## lint, types, layers and every test but the long ones
+lint: setup ## form, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint ## what needs neither Spark nor long: lint and the unit tests, within 3 minutes
+	$(BIN)/pytest -n 2 --dist worksteal -m "$(UNIT)"
+
+test: lint ## lint and every test but the long ones
 	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"
 
 soak: setup ## the long tests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
             MAKING.extend([making] if making else [])
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever takes the session is a Spark test, so that `make check` never starts a JVM because a mark was forgotten."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
 def pytest_runtest_setup() -> None:
     classes.use()
 
@@ -54,4 +63,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if reporter is None:
         return
     counts = {name: len(reporter.stats.get(name, [])) for name in ("passed", "failed", "error", "skipped")}
+    for reason, skipped in Counter(map(_reason, reporter.stats.get("skipped", []))).most_common():
+        print(f"{skipped} skipped: {reason}")
     print(f"{counts['passed']} passed, {counts['failed'] + counts['error']} failed, {counts['skipped']} skipped")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Why a test was skipped, in one line, so that the counts stay alone on theirs."""
+    place = report.longrepr
+    text = str(place[2]) if isinstance(place, tuple) else str(place)
+    return " ".join(text.removeprefix("Skipped: ").split())

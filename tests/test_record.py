@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 import sys
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,12 @@ from springtide.errors import OptionError
 from springtide.model.endpoints import DiscardSink, GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.rate import constant
-from springtide.model.report import BatchReport, TaskReport, held, mean_max
+from springtide.model.report import BatchReport, TaskReport, held, mean_max, violation_ratio
 from springtide.model.topology import AUTO, DEAD_LETTERS, Kind, Operator, Topology
 from springtide.record.folder import RunFolder
 from springtide.record.plots import degree_lines, draw, rates
-from springtide.record.summary import summarise
+from springtide.record.summary import Totals, summarise
+from springtide.record.trace import Point, Trace
 from springtide.sim.batched import metrics
 
 ROW = pa.schema({"x": pa.int64()})
@@ -57,6 +61,13 @@ RUN = [
     report(1, 101.5, 104.5, 300, score=3, created=((100.5, 300),), backlog=0),
     report(2, 105.0, 110.0, 600, score=3, backlog=20),
 ]
+
+
+def points(reports: list[BatchReport]) -> list[Point]:
+    trace = Trace()
+    for one in reports:
+        trace.add(one)
+    return trace.points()
 
 
 def test_summary_by_hand() -> None:
@@ -218,7 +229,7 @@ def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
 
 def test_rates_count_what_was_done_and_what_came() -> None:
     """Two batches of 1 s and 100 records. After the first 50 wait, after the second 80: so 130 came."""
-    grid, arriving, done = rates([report(0, 10.0, 11.0, 100, backlog=50), report(1, 11.0, 12.0, 100, backlog=80)])
+    grid, arriving, done = rates(points([report(0, 10.0, 11.0, 100, backlog=50), report(1, 11.0, 12.0, 100, backlog=80)]))
     assert grid.tolist() == [0.0, 1.0, 2.0]
     assert done.tolist() == [100.0, 100.0]
     assert arriving is not None
@@ -227,21 +238,115 @@ def test_rates_count_what_was_done_and_what_came() -> None:
 
 
 def test_rates_without_a_backlog_have_no_input_rate() -> None:
-    assert rates([report(0, 10.0, 11.0, 100), report(1, 11.0, 12.0, 100)])[1] is None
+    assert rates(points([report(0, 10.0, 11.0, 100), report(1, 11.0, 12.0, 100)]))[1] is None
 
 
 def test_operators_of_equal_degrees_share_a_line() -> None:
-    assert degree_lines(RUN) == {"parse, rank, out": (1.0, 1.0, 1.0), "score": (1.0, 3.0, 3.0)}
+    assert degree_lines(points(RUN)) == {"parse, rank, out": (1.0, 1.0, 1.0), "score": (1.0, 3.0, 3.0)}
 
 
 @pytest.mark.parametrize("batches", [RUN, RUN[:1], [replace(RUN[0], backlog=None, created=())]])
 def test_a_run_is_drawn(tmp_path: Path, batches: list[BatchReport]) -> None:
     pytest.importorskip("matplotlib")
-    (path,) = draw(batches, tmp_path)
+    (path,) = draw(points(batches), tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_many_batches_are_drawn_as_few_points_that_keep_rows_and_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 batches of a second; one of them takes longer, and its records with it."""
+    monkeypatch.setattr("springtide.record.trace.POINTS", 64)
+    quick = [report(n, float(n), n + 0.5, 10, created=((n - 0.5, 10),), backlog=n) for n in range(1_000)]
+    slow = replace(quick[701], committed=quick[701].committed + 7)
+    found = points([*quick[:701], slow, *quick[702:]])
+    assert 32 <= len(found) <= 64
+    assert sum(point.rows_in for point in found) == 10_000
+    assert (found[0].started, found[-1].committed, found[-1].backlog) == (0.0, 999.5, 999)
+    assert [point.duration_s for point in found if point.duration_s > 1] == [7.5]
+    assert [point.p95_s for point in found if point.duration_s > 1] == [8.0]
+    stands_for = 16  # 64 points were joined four times: after 64, 128, 256 and 512 batches
+    assert [point.mean_s for point in found if point.duration_s > 1] == [pytest.approx(1 + 7 / stands_for)]
+    assert {point.rows_in for point in found[:-1]} == {10 * stands_for}
+
+
+def test_a_thousand_batches_and_ten_thousand_take_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("springtide.record.trace.POINTS", 64)
+    retained = []
+    for batches in (1_000, 10_000):
+        tracemalloc.start()
+        totals, trace = Totals(TOPOLOGY, "posg", target_s=1.0), Trace()
+        for n in range(batches):
+            one = report(n, float(n), n + 0.9, 100, score=1 + n % 3, created=((n - n % 7, 60.0), (n - 0.2, 40.0)), backlog=n)
+            totals.add(one)
+            trace.add(one)
+        assert totals.document("tide", "")["rows_in"] == 100 * batches
+        retained.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert retained[1] < retained[0] + 20_000  # ten thousand reports take 20 MB
+
+
+def test_totals_can_be_asked_for_at_any_time() -> None:
+    totals = Totals(TOPOLOGY, "posg", target_s=2.0)
+    assert totals.violation_ratio is None
+    for number, one in enumerate(RUN, start=1):
+        totals.add(one)
+        assert totals.document("tide", "d") == totals.document("tide", "d")
+        assert totals.document("tide", "d") == summarise(TOPOLOGY, "tide", "posg", RUN[:number], "d")
+    assert totals.violation_ratio == violation_ratio(RUN, 2.0) == 3 / 9  # the second of 1 s, 3 s and 5 s
+
+
+def test_batches_are_read_one_at_a_time(tmp_path: Path) -> None:
+    """The file has 8 MB; one of its lines 27 kB."""
+    folder = RunFolder.create(tmp_path, "demo", 0.0)
+    line = json.dumps(replace(RUN[0], tasks=RUN[0].tasks * 60).to_json()) + "\n"
+    (folder.path / "batches.jsonl").write_text(line * 300)
+    assert len(line) > 20_000
+    tracemalloc.start()
+    assert sum(one.rows_in for one in folder.each_batch()) == 30_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_the_last_batches_are_read_without_parsing_the_others(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "demo", 0.0)
+    (folder.path / "batches.jsonl").write_text("no JSON\n")
+    for one in RUN:
+        folder.batch(one)
+    assert folder.batches(last=2) == RUN[1:]
+
+
+def test_a_torn_line_is_found_from_the_end_of_a_large_file(tmp_path: Path) -> None:
+    """64 MB without a newline before the torn line; the search reads its end alone."""
+    folder, file = RunFolder(tmp_path), tmp_path / "decisions.jsonl"
+    with file.open("wb") as hole:
+        hole.truncate(64 * 2**20)
+        hole.seek(0, 2)
+        hole.write(b"\n" + b'{"torn": "' + b"x" * 200_000)
+    tracemalloc.start()
+    folder.decision({"reason": "b"})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+    assert file.stat().st_size == 64 * 2**20 + 1 + len('{"reason": "b"}\n')
+
+
+def test_nobody_else_can_read_a_run(tmp_path: Path) -> None:
+    """The file modes, whatever the umask: reasons and logs may have pieces of records."""
+    before = os.umask(0o000)
+    try:
+        folder = RunFolder.create(tmp_path / "runs", "demo", 0.0)
+        folder.write_run({"topology": "demo"})
+        folder.batch(RUN[0])
+        folder.decision({"reason": "a"})
+        folder.write_summary({"batches": 1})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.path.iterdir()}
+    assert modes == dict.fromkeys(("run.json", "batches.jsonl", "decisions.jsonl", "summary.json"), 0o600)
 
 
 def test_nothing_is_drawn_without_batches_or_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert draw([], tmp_path) == []
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert draw(RUN, tmp_path) == []
+    assert draw(points(RUN), tmp_path) == []

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from springtide.control.switch import FILE, FileSwitch, Mode
 from springtide.errors import OptionError, RunError, SetupError, SpringtideError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.endpoints import GenerateSource
-from springtide.model.report import BatchReport, violation_ratio
+from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import AUTO, Kind, Topology
 from springtide.policy import registry
@@ -43,7 +43,8 @@ from springtide.policy.shard import Sharder
 from springtide.policy.trial import fault_of
 from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
-from springtide.record.summary import summarise
+from springtide.record.summary import Totals
+from springtide.record.trace import Trace
 
 log = logging.getLogger("springtide")
 
@@ -154,7 +155,8 @@ def run(
         held = Checkpoint(folder.path / "checkpoint")
         held.acquire(topology)
     stop = stop or threading.Event()
-    journal = _Journal(folder)
+    totals, trace = Totals(topology, grouping, target_s), Trace()
+    journal = _Journal(folder, totals, trace)
     control = RemotePolicy(spec, Patience.of(interval_s)) if spec.movable else scaler.policy
     switch = FileSwitch(folder.path / FILE, Mode.DRY_RUN if dry_run else Mode.ON)
     try:
@@ -215,15 +217,14 @@ def run(
         if isinstance(control, RemotePolicy):
             control.close()
         held.release()
-    reports = folder.batches()
-    summary = summarise(topology, policy, grouping, reports, str(folder.path))
+    summary = totals.document(policy, str(folder.path))
     summary["restarts"] = outcome.restarts
     summary["control_restarts"] = control.restarts if isinstance(control, RemotePolicy) else 0
     seen = loop.fleet.executor_seconds if loop.fleet else 0.0
     summary["executor_seconds"] = round(seen, 1) or None  # in one process there are none
-    summary["violation_ratio"] = None if target_s is None else violation_ratio(reports, target_s)
+    summary["violation_ratio"] = totals.violation_ratio
     folder.write_summary(summary)
-    return Result(summary, folder.path, tuple(draw(reports, folder.path)), outcome.tables)
+    return Result(summary, folder.path, tuple(draw(trace.points(), folder.path)), outcome.tables)
 
 
 def _check_executors(executors: str | None, least: int, most: int) -> bool:
@@ -277,16 +278,28 @@ def _open(driver: Any, folder: RunFolder) -> None:
         raise RunError(f"Spark did not start: {cause_of(error)} ({folder.path / 'spark.log'} has more)") from error
 
 
-class _Journal:
-    """The run folder, written by a thread of its own so that no batch waits for it."""
+class _Fold(Protocol):
+    """Takes in batches one by one, in memory that does not grow with them."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def add(self, report: BatchReport) -> None: ...
+
+
+class _Journal:
+    """The run folder, written by a thread of its own so that no batch waits for it.
+
+    The same thread adds each batch to ``folds``, so that the end of a run need not read what was written: a line has 27 kB,
+    and a month has millions.
+    """
+
+    def __init__(self, folder: RunFolder, *folds: _Fold) -> None:
+        self._folder, self._folds = folder, folds
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-journal")
         self.recent: deque[tuple[int, float]] = deque(maxlen=1_000)  # records and seconds of batches
 
     def batch(self, report: BatchReport) -> None:
         self.recent.append((report.rows_in, report.duration_s))
+        for fold in self._folds:
+            self._write(fold.add, report)
         self._write(self._folder.batch, report)
 
     def decision(self, entry: Mapping[str, object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -35,6 +35,18 @@ def settings_of(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
             raise OptionError(f"{option} {pair!r}: write name=value")
         settings[name] = value
     return settings
+
+
+def warn_of_secrets(names: Iterable[str]) -> None:
+    """Tell who gives a secret in an argument that others can read it there, and where else it can be."""
+    from springtide.spark.properties import secrets
+
+    for name in secrets(names):
+        click.echo(
+            f"Warning: --conf {name}=… is in the arguments of this process, which every user of this machine can list;"
+            " put it into spark-defaults.conf in the folder that SPARK_CONF_DIR names",
+            err=True,
+        )
 
 
 def print_json(document: Any) -> None:

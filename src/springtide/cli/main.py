@@ -15,7 +15,7 @@ from rich.console import Console
 
 from springtide.cli.bench import bench
 from springtide.cli.calibrate import calibrate
-from springtide.cli.common import errors, parted, print_json, settings_of
+from springtide.cli.common import errors, parted, print_json, settings_of, warn_of_secrets
 from springtide.cli.compare import compare
 from springtide.cli.control import control
 from springtide.cli.papers import papers
@@ -75,7 +75,13 @@ def cli(verbose: bool) -> None:
 @click.option("--state", metavar="URI", help="Where state lies, such as s3://bucket/folder. Default: in the checkpoint.")
 @click.option("--runs", default="runs", show_default=True, help="Where runs' folders are made.")
 @click.option("--master", help="Spark's master. Default: local, with --max-slots threads.")
-@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's.")
+@click.option(
+    "--conf",
+    "confs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark's; secrets belong into spark-defaults.conf.",
+)
 @click.option("--py-files", multiple=True, metavar="FILE", help="Code for the executors: .py, .zip or .whl; repeatable.")
 @click.option("--archives", multiple=True, metavar="FILE#NAME", help="Archives for the executors, unpacked as NAME.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -89,6 +95,7 @@ def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: 
     with errors():
         chosen = load.topology(topology)
         (settings, of_grouping), conf = parted(pairs), settings_of("--conf", confs)
+        warn_of_secrets(conf)
         with LiveView(chosen.name, options["policy"]) as view:
             result = run_topology(
                 chosen, settings=settings, grouping_settings=of_grouping, conf=conf, watch=view.update, **options

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from springtide.cli.common import errors
+from springtide.cli.common import errors, warn_of_secrets
 from springtide.errors import OptionError, SetupError
 from springtide.spark.session import GRACEFUL
 
@@ -61,6 +61,7 @@ def submit(arguments: tuple[str, ...]) -> None:
         home = spark_home(os.environ)
         preset = defaults(parsed.spark, home, os.environ)
         check(parsed, preset)
+        warn_of_secrets(given(parsed.spark))
         from springtide.spark import java
 
         java.use(java.find_java())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from springtide.model.costs import TaskCosts
@@ -95,7 +95,7 @@ class BatchReport:
     def duration_s(self) -> float:
         return self.committed - self.started
 
-    @property
+    @cached_property  # the record, the totals and the plot of a run all ask for it
     def latency(self) -> Latency | None:
         return latency_of([(self.committed - at, weight) for at, weight in self.created])
 
@@ -149,29 +149,77 @@ def held(batches: Sequence[BatchReport], value: Callable[[BatchReport], int | No
     return [(number, seconds) for number, seconds in numbers if number is not None]
 
 
-def mean_max(numbers: Sequence[tuple[int, float]]) -> dict[str, float | None]:
+@dataclass
+class HeldMean:
+    """The mean of numbers over the seconds that each was held for, and the greatest, one by one as they come."""
+
+    seconds: float = 0.0
+    product: float = 0.0  # the sum of number × seconds
+    total: int = 0
+    count: int = 0
+    most: int | None = None
+
+    def add(self, number: int, seconds: float) -> None:
+        self.seconds += seconds
+        self.product += number * seconds
+        self.total += number
+        self.count += 1
+        self.most = number if self.most is None else max(self.most, number)
+
+    def document(self) -> dict[str, float | None]:
+        """What ``mean_max`` returns. Numbers that were held for no time at all count alike."""
+        if not self.count:
+            return {"mean": None, "max": None}
+        return {"mean": self.product / self.seconds if self.seconds > 0 else self.total / self.count, "max": self.most}
+
+
+def mean_max(numbers: Iterable[tuple[int, float]]) -> dict[str, float | None]:
     """The mean of numbers over the seconds that each was held for, and the greatest.
 
     >>> mean_max([(4, 1.5), (6, 4.5)])
     {'mean': 5.5, 'max': 6}
     """
-    if not numbers:
-        return {"mean": None, "max": None}
-    total = math.fsum(seconds for _, seconds in numbers)
-    if total > 0:
-        mean = math.fsum(number * seconds for number, seconds in numbers) / total
-    else:
-        mean = math.fsum(number for number, _ in numbers) / len(numbers)
-    return {"mean": mean, "max": max(number for number, _ in numbers)}
+    mean = HeldMean()
+    for number, seconds in numbers:
+        mean.add(number, seconds)
+    return mean.document()
 
 
-def violation_ratio(batches: Sequence[BatchReport], target_s: float, after_s: float = 0.0) -> float | None:
-    """The share of the time, by the batches' durations, in which the mean latency was above the target; None if no batch tells.
+@dataclass
+class Violations:
+    """The share of the time, by the batches' durations, in which the mean latency was above a target.
 
     ``after_s``: batches that were committed before, seconds after the first one started, do not count.
     """
-    begin = batches[0].started + after_s if batches else 0.0
-    counted = [(report.latency, report.duration_s) for report in batches if report.committed >= begin]
-    total = math.fsum(duration for _, duration in counted)
-    late = math.fsum(duration for latency, duration in counted if latency is not None and latency.mean > 1000 * target_s)
-    return late / total if total > 0 and any(latency is not None for latency, _ in counted) else None
+
+    target_s: float
+    after_s: float = 0.0
+    seconds: float = 0.0
+    late_s: float = 0.0
+    measured: bool = False
+    _begin: float | None = None
+
+    def add(self, report: BatchReport) -> None:
+        """Count a batch; the first one to come is the one that started first."""
+        if self._begin is None:
+            self._begin = report.started + self.after_s
+        if report.committed < self._begin:
+            return
+        latency = report.latency
+        self.seconds += report.duration_s
+        self.measured |= latency is not None
+        if latency is not None and latency.mean > 1000 * self.target_s:
+            self.late_s += report.duration_s
+
+    @property
+    def ratio(self) -> float | None:
+        """None if no batch knows its latency."""
+        return self.late_s / self.seconds if self.measured and self.seconds > 0 else None
+
+
+def violation_ratio(batches: Iterable[BatchReport], target_s: float, after_s: float = 0.0) -> float | None:
+    """The ratio of ``Violations`` over all batches, in the order of their starts."""
+    violations = Violations(target_s, after_s)
+    for report in batches:
+        violations.add(report)
+    return violations.ratio

@@ -5,6 +5,8 @@
     decisions.jsonl  one line for every decision, with its reason
     summary.json     the totals
 
+Only the user who runs it can read the folder: spark.log and the reasons may have pieces of records, or of settings.
+
 Lines rather than one document, so that a run that was killed leaves all that it had done: at worst the last
 line is torn. Such a line is passed over on reading, and cut off before the next one is appended.
 """
@@ -17,9 +19,10 @@ import numbers
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from springtide.errors import OptionError
 from springtide.model.report import BatchReport
@@ -28,6 +31,9 @@ BATCHES = "batches.jsonl"
 DECISIONS = "decisions.jsonl"
 RUN = "run.json"
 SUMMARY = "summary.json"
+
+PIECE = 64 * 1024
+"""Bytes that the search for the last newline reads at a time: one or two lines."""
 
 
 class RunFolder:
@@ -58,7 +64,7 @@ class RunFolder:
         while True:
             path = root / (name if number == 1 else f"{name}-{number}")
             try:
-                path.mkdir()  # not a test and then a mkdir: another process may come between the two
+                path.mkdir(mode=0o700)  # not a test and then a mkdir: another process may come between the two
             except FileExistsError:
                 number += 1
             else:
@@ -90,13 +96,21 @@ class RunFolder:
         """Record the totals."""
         self._write(SUMMARY, document)
 
-    def batches(self) -> list[BatchReport]:
-        """Every batch recorded, in the order in which they were committed."""
-        return [BatchReport.from_json(document) for document in self._lines(BATCHES)]
+    def batches(self, last: int | None = None) -> list[BatchReport]:
+        """Every batch recorded, or the ``last`` ones, in the order in which they were committed.
+
+        A line is 27 kB for 100 tasks: use ``each_batch`` where one is needed at a time.
+        """
+        lines = self._lines(BATCHES)
+        return [_report(line) for line in (lines if last is None else deque(lines, maxlen=last))]
+
+    def each_batch(self) -> Iterator[BatchReport]:
+        """Every batch recorded, one in memory at a time, in the order in which they were committed."""
+        return map(_report, self._lines(BATCHES))
 
     def decisions(self) -> list[dict[str, Any]]:
         """Every decision recorded, oldest first."""
-        return self._lines(DECISIONS)
+        return [line.document() for line in self._lines(DECISIONS)]
 
     def run(self) -> dict[str, Any] | None:
         """What was about to run; None when that was never recorded."""
@@ -108,7 +122,7 @@ class RunFolder:
 
     def _append(self, name: str, document: Mapping[str, object]) -> None:
         line = _encoded(document) + b"\n"
-        with self._lock, (self.path / name).open("ab") as file:
+        with self._lock, open(self.path / name, "ab", opener=owners_only) as file:
             if name not in self._mended:
                 _cut_torn_line(self.path / name)
                 self._mended.add(name)
@@ -118,19 +132,43 @@ class RunFolder:
         """Whole or not at all: written beside its place, and renamed into it."""
         beside = self.path / f".{name}.part"
         with self._lock:
-            beside.write_bytes(_encoded(document, indent=2) + b"\n")
+            with open(beside, "wb", opener=owners_only) as file:
+                file.write(_encoded(document, indent=2) + b"\n")
             beside.replace(self.path / name)
 
     def _document(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
         return _decoded(path.read_bytes(), str(path)) if path.is_file() else None
 
-    def _lines(self, name: str) -> list[dict[str, Any]]:
+    def _lines(self, name: str) -> Iterator[_Line]:
+        """The whole lines of a file, read one at a time; what comes after the last newline is nothing, or a torn line."""
         path = self.path / name
         if not path.is_file():
-            return []
-        *whole, _ = path.read_bytes().split(b"\n")  # after the last newline: nothing, or a torn line
-        return [_decoded(line, f"{path}, line {number}") for number, line in enumerate(whole, start=1)]
+            return
+        with path.open("rb") as file:
+            for number, text in enumerate(file, start=1):
+                if text.endswith(b"\n"):
+                    yield _Line(path, number, text)
+
+
+class _Line(NamedTuple):
+    """A line of a file, parsed only when it is needed: parsing takes ten times as long as reading."""
+
+    path: Path
+    number: int
+    text: bytes
+
+    def document(self) -> dict[str, Any]:
+        return _decoded(self.text, f"{self.path}, line {self.number}")
+
+
+def _report(line: _Line) -> BatchReport:
+    return BatchReport.from_json(line.document())
+
+
+def owners_only(path: str, flags: int) -> int:
+    """An opener that makes files which nobody but their owner can read, whatever the umask allows."""
+    return os.open(path, flags, 0o600)
 
 
 def finite(value: object) -> Any:
@@ -168,7 +206,19 @@ def _decoded(text: bytes, where: str) -> dict[str, Any]:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """What a killed process left after the last newline would run into the next line, and spoil it too."""
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        os.truncate(path, content.rfind(b"\n") + 1)
+    """What a killed process left after the last newline would run into the next line, and spoil it too.
+
+    The search begins at the end: after a month the file has gigabytes.
+    """
+    with path.open("r+b") as file:
+        end = size = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - PIECE)
+            file.seek(begin)
+            newline = file.read(end - begin).rfind(b"\n")
+            if newline >= 0:
+                end = begin + newline + 1
+                break
+            end = begin
+        if end < size:
+            file.truncate(end)

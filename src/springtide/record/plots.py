@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from springtide.model.report import BatchReport
+from springtide.record.trace import Point
 
 FILE = "run.png"
 
@@ -28,31 +28,30 @@ _UNKNOWN = float("nan")  # one object, so that two series with the same gaps are
 _LEGEND = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "frameon": False, "borderaxespad": 0.2}
 
 
-def draw(reports: Sequence[BatchReport], folder: Path) -> list[Path]:
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     """Draw a run into ``folder`` and return the files; none without batches, or without matplotlib."""
-    if not reports:
+    if not points:
         return []
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return []
-    batches = sorted(reports, key=lambda report: (report.started, report.batch))
     figure = Figure(figsize=(10, 8.5), layout="constrained")  # no pyplot: it would keep every figure for ever
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.15, 1))
     for axes, fill in zip(panels, (_draw_rates, _draw_degrees, _draw_times), strict=True):
-        fill(axes, batches)
+        fill(axes, points)
         _tidy(axes)
     panels[-1].set_xlabel("time since the first batch (s)")
-    panels[-1].set_xlim(0, max(_commits(batches)[-1] * 1.005, 1e-3))
+    panels[-1].set_xlim(0, max(_commits(points)[-1] * 1.005, 1e-3))
     figure.align_ylabels(panels)
     path = folder / FILE
     figure.savefig(path, dpi=130)
     return [path]
 
 
-def _draw_rates(axes: Any, batches: Sequence[BatchReport]) -> None:
-    grid, arriving, done = rates(batches)
-    backlog = _backlog(batches)
+def _draw_rates(axes: Any, points: Sequence[Point]) -> None:
+    grid, arriving, done = rates(points)
+    backlog = _backlog(points)
     axes.stairs(done, grid, baseline=None, color=_BLUE, linewidth=1.8, label="throughput")
     handles = [axes.patches[-1]]
     if arriving is not None:
@@ -62,7 +61,7 @@ def _draw_rates(axes: Any, batches: Sequence[BatchReport]) -> None:
     axes.set_ylim(bottom=0)
     if np.isfinite(backlog).any():
         right = axes.twinx()
-        handles.append(right.fill_between(_commits(batches), backlog, color=_GREY, alpha=0.35, linewidth=0))
+        handles.append(right.fill_between(_commits(points), backlog, color=_GREY, alpha=0.35, linewidth=0))
         handles[-1].set_label("backlog (right)")
         right.set_ylabel("backlog (records)")
         right.set_ylim(0, max(1.0, float(np.nanmax(backlog)) * 1.05))
@@ -73,13 +72,13 @@ def _draw_rates(axes: Any, batches: Sequence[BatchReport]) -> None:
     axes.legend(handles=handles, ncols=3, **_LEGEND)
 
 
-def _draw_degrees(axes: Any, batches: Sequence[BatchReport]) -> None:
+def _draw_degrees(axes: Any, points: Sequence[Point]) -> None:
     """Steps that hold until the next batch starts, over the slots; equal degrees are set a little apart."""
-    starts = _since(batches, [b.started for b in batches])
-    edges = np.maximum.accumulate(np.array([*starts, _commits(batches)[-1]]))
-    slots = [float(b.plan.slots) for b in batches]
+    starts = _since(points, [point.started for point in points])
+    edges = np.maximum.accumulate(np.array([*starts, _commits(points)[-1]]))
+    slots = [float(point.slots) for point in points]
     axes.stairs(slots, edges, fill=True, color=_GREY, alpha=0.35, linewidth=0, label="slots")
-    lines = degree_lines(batches)
+    lines = degree_lines(points)
     highest = max(slots + [degree for values in lines.values() for degree in values if degree == degree])
     apart = min(0.012 * highest, 0.6 / max(1, len(lines)))
     styles = cycle((colour, dash) for dash in _DASHES for colour in COLOURS)
@@ -93,11 +92,11 @@ def _draw_degrees(axes: Any, batches: Sequence[BatchReport]) -> None:
     axes.legend(ncols=min(5, len(lines) + 1), **_LEGEND)
 
 
-def degree_lines(batches: Sequence[BatchReport]) -> dict[str, tuple[float, ...]]:
-    """Degrees over the batches; operators that always had the same share one line, not to hide it."""
+def degree_lines(points: Sequence[Point]) -> dict[str, tuple[float, ...]]:
+    """Degrees over the points; operators that always had the same share one line, not to hide it."""
     alike: dict[tuple[float, ...], list[str]] = {}
-    for name in dict.fromkeys(name for b in batches for name in b.plan.degrees):
-        values = tuple(float(b.plan.degrees.get(name, _UNKNOWN)) for b in batches)
+    for name in dict.fromkeys(name for point in points for name in point.degrees):
+        values = tuple(float(point.degrees.get(name, _UNKNOWN)) for point in points)
         alike.setdefault(values, []).append(name)
     return {_label(names): values for values, names in alike.items()}
 
@@ -106,13 +105,12 @@ def _label(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
 
 
-def _draw_times(axes: Any, batches: Sequence[BatchReport]) -> None:
-    at = _commits(batches)
-    latencies = [b.latency for b in batches]
-    mean = np.array([np.nan if one is None else one.mean / 1000 for one in latencies])
-    p95 = np.array([np.nan if one is None else one.p95 / 1000 for one in latencies])
-    mark = "." if len(batches) < 60 else ""
-    axes.plot(at, [b.duration_s for b in batches], color=_GREEN, marker=mark, linewidth=1.2, label="batch time")
+def _draw_times(axes: Any, points: Sequence[Point]) -> None:
+    at = _commits(points)
+    mean = np.array([np.nan if point.mean_s is None else point.mean_s for point in points])
+    p95 = np.array([np.nan if point.p95_s is None else point.p95_s for point in points])
+    mark = "." if len(points) < 60 else ""
+    axes.plot(at, [point.duration_s for point in points], color=_GREEN, marker=mark, linewidth=1.2, label="batch time")
     if np.isfinite(mean).any():
         axes.plot(at, p95, color=_RED, linestyle="--", marker=mark, linewidth=1.5, label="latency, 95th percentile")
         axes.plot(at, mean, color=_BLUE, marker=mark, linewidth=1.8, label="latency, mean")
@@ -127,19 +125,19 @@ def _tidy(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def rates(batches: Sequence[BatchReport]) -> tuple[_Array, _Array | None, _Array]:
+def rates(points: Sequence[Point]) -> tuple[_Array, _Array | None, _Array]:
     """Edges of equal cells of time, and each cell's records/s that came (None if unknown) and that were done.
 
     What came by a commit is what was done by then and what still waits. Both are sums over time, read at the
     cells' edges: a batch of 50 ms does not show as a spike, and no cell between two batches shows as empty.
     """
-    end = float(_commits(batches)[-1])
-    usual = end / len(batches)
+    end = float(_commits(points)[-1])
+    usual = end / len(points)
     cells = max(1, min(_CELLS, int(end / max(usual, 1e-3))))
     grid = np.linspace(0.0, max(end, 1e-3), cells + 1)
-    at = np.concatenate([[0.0], _commits(batches)])
-    done = np.concatenate([[0.0], np.cumsum([float(b.rows_in) for b in batches])])
-    backlog = _backlog(batches)
+    at = np.concatenate([[0.0], _commits(points)])
+    done = np.concatenate([[0.0], np.cumsum([float(point.rows_in) for point in points])])
+    backlog = _backlog(points)
     known = np.concatenate([[False], np.isfinite(backlog)])
     arriving = None
     if known.sum() > 1:
@@ -150,13 +148,13 @@ def rates(batches: Sequence[BatchReport]) -> tuple[_Array, _Array | None, _Array
     return grid, arriving, np.diff(np.interp(grid, at, done)) / np.diff(grid)
 
 
-def _commits(batches: Sequence[BatchReport]) -> _Array:
-    return np.maximum.accumulate(_since(batches, [b.committed for b in batches]))
+def _commits(points: Sequence[Point]) -> _Array:
+    return np.maximum.accumulate(_since(points, [point.committed for point in points]))
 
 
-def _since(batches: Sequence[BatchReport], times: Sequence[float]) -> _Array:
-    return np.array(times, dtype=np.float64) - batches[0].started
+def _since(points: Sequence[Point], times: Sequence[float]) -> _Array:
+    return np.array(times, dtype=np.float64) - points[0].started
 
 
-def _backlog(batches: Sequence[BatchReport]) -> _Array:
-    return np.array([np.nan if b.backlog is None else float(b.backlog) for b in batches])
+def _backlog(points: Sequence[Point]) -> _Array:
+    return np.array([np.nan if point.backlog is None else float(point.backlog) for point in points])

@@ -2,92 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from springtide.model.report import BatchReport, Latency, held, latency_of, mean_max
+from springtide.model.report import BatchReport, HeldMean, Latency, Violations
+from springtide.model.sketch import Sketch
 from springtide.model.topology import AUTO, DEAD_LETTERS, Operator, Topology
 
+QUANTILES = (0.5, 0.95, 0.99)
 
-def summarise(topology: Topology, policy: str, grouping: str, reports: Sequence[BatchReport], run_dir: str) -> dict[str, Any]:
-    """What a run did in all. What was not measured is None, never zero.
 
-    Dead letters are counted by ``rows_failed`` and not among the sinks, so that ``rows_out`` is the sum of
-    ``sinks``. ``throughput_rows_s`` is ``rows_in`` over the time from the first start to the last commit.
+def summarise(topology: Topology, policy: str, grouping: str, reports: Iterable[BatchReport], run_dir: str) -> dict[str, Any]:
+    """The totals of reports that are in memory, in any order."""
+    totals = Totals(topology, grouping)
+    for report in sorted(reports, key=lambda report: (report.started, report.batch)):
+        totals.add(report)
+    return totals.document(policy, run_dir)
+
+
+@dataclass
+class _Plans:
+    """What successive plans granted, each until the next batch starts: between two batches slots wait, and are paid for."""
+
+    operators: tuple[str, ...]
+    replicas: HeldMean = field(default_factory=HeldMean)
+    slots: HeldMean = field(default_factory=HeldMean)
+    degrees: dict[str, HeldMean] = field(default_factory=dict)
+    widths: dict[str, HeldMean] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.operators:
+            self.degrees.setdefault(name, HeldMean())
+            self.widths.setdefault(name, HeldMean())
+
+    def add(self, report: BatchReport, until: float) -> None:
+        """Count a batch whose plan held until then."""
+        plan, seconds = report.plan, until - report.started
+        self.replicas.add(sum(plan.degrees.values()), seconds)
+        self.slots.add(plan.slots, seconds)
+        for means, numbers in ((self.degrees, plan.degrees), (self.widths, plan.widths)):
+            for name in self.operators:
+                if (number := numbers.get(name)) is not None:
+                    means[name].add(number, seconds)
+
+    def copy(self) -> _Plans:
+        degrees, widths = ({name: copy(mean) for name, mean in means.items()} for means in (self.degrees, self.widths))
+        return _Plans(self.operators, copy(self.replicas), copy(self.slots), degrees, widths)
+
+
+@dataclass
+class _Rows:
+    """What an operator's tasks counted. None of rows that came where no task counts them."""
+
+    rows_in: int | None = None
+    rows_out: int | None = None
+
+
+class Totals:
+    """What a run did in all, batch by batch in the order of their starts, in memory that does not grow with the batches.
+
+    ``target_s``: the latency above which a batch violates the target.
     """
-    batches = sorted(reports, key=lambda report: (report.started, report.batch))
-    duration = batches[-1].committed - batches[0].started if batches else None
-    rows_in = sum(report.rows_in for report in batches)
-    sinks = _sinks(topology, batches)
-    return {
-        "topology": topology.name,
-        "policy": policy,
-        "grouping": grouping,
-        "batches": len(batches),
-        "rows_in": rows_in,
-        "rows_out": sum(sinks.values()),
-        "rows_failed": sum(report.rows_failed for report in batches),
-        "rows_shed": sum(report.rows_shed for report in batches),
-        "latency_ms": _latency(batches),
-        "throughput_rows_s": round(rows_in / duration, 3) if duration else None,
-        "replicas": _mean_max(batches, lambda report: sum(report.plan.degrees.values())),
-        "slot_seconds": round(sum(n * t for n, t in held(batches, lambda report: report.plan.slots)), 3),
-        "reconfigurations": sum(a.plan.degrees != b.plan.degrees for a, b in pairwise(batches)),
-        "sinks": sinks,
-        "operators": [_operator(operator, grouping, batches) for operator in topology.scalable],
-        "run_dir": run_dir,
-        "duration_s": None if duration is None else round(duration, 3),
-        "backlog_end": batches[-1].backlog if batches else None,
-    }
 
+    def __init__(self, topology: Topology, grouping: str, target_s: float | None = None) -> None:
+        self._topology, self._grouping = topology, grouping
+        self._batches = self._rows_in = self._rows_failed = self._rows_shed = self._reconfigurations = 0
+        self._sinks = {sink.name: 0 for sink in topology.sinks}
+        self._receipts: dict[str, int] = {}
+        self._rows = {operator.name: _Rows() for operator in topology.scalable}
+        self._plans = _Plans(tuple(self._rows))  # of all batches but the last, which still holds
+        self._latencies = Sketch()
+        self._violations = None if target_s is None else Violations(target_s)
+        self._first_start = 0.0
+        self._last: BatchReport | None = None
 
-def _sinks(topology: Topology, batches: Sequence[BatchReport]) -> dict[str, int]:
-    rows = {sink.name: 0 for sink in topology.sinks}
-    for report in batches:
+    def add(self, report: BatchReport) -> None:
+        """Count the next batch."""
+        if self._last is None:
+            self._first_start = report.started
+        else:
+            self._plans.add(self._last, report.started)
+            self._reconfigurations += self._last.plan.degrees != report.plan.degrees
+        self._last = report
+        self._batches += 1
+        self._rows_in += report.rows_in
+        self._rows_failed += report.rows_failed
+        self._rows_shed += report.rows_shed
+        self._count_rows(report)
+        for at, weight in report.created:
+            if weight > 0:
+                self._latencies.add(report.committed - at, weight)
+        if self._violations is not None:
+            self._violations.add(report)
+
+    def _count_rows(self, report: BatchReport) -> None:
+        for task in report.tasks:
+            rows = self._rows.get(task.operator)
+            if rows is not None:
+                rows.rows_out = (rows.rows_out or 0) + task.rows_out
+                if task.rows_in is not None:
+                    rows.rows_in = (rows.rows_in or 0) + task.rows_in
         for name, count in report.sinks.items():
-            if name != DEAD_LETTERS:
-                rows[name] = rows.get(name, 0) + count
-    return rows
+            self._receipts[name] = self._receipts.get(name, 0) + count
+
+    @property
+    def violation_ratio(self) -> float | None:
+        """The share of the time in which the latency was above the target; None without a target or measurements."""
+        return None if self._violations is None else self._violations.ratio
+
+    def document(self, policy: str, run_dir: str) -> dict[str, Any]:
+        """What was done up to the last batch. What was not measured is None, never zero.
+
+        Dead letters are counted by ``rows_failed`` and not among the sinks, so that ``rows_out`` is the sum of ``sinks``.
+        ``throughput_rows_s`` is ``rows_in`` over the time from the first start to the last commit. The mean latency is exact,
+        its quantiles are within ``springtide.model.sketch.ACCURACY``, 1 %.
+        """
+        last, plans = self._last, self._plans.copy()
+        if last is not None:
+            plans.add(last, last.committed)
+        duration = None if last is None else last.committed - self._first_start
+        sinks = self._sinks | {name: rows for name, rows in self._receipts.items() if name != DEAD_LETTERS}
+        return {
+            "topology": self._topology.name,
+            "policy": policy,
+            "grouping": self._grouping,
+            "batches": self._batches,
+            "rows_in": self._rows_in,
+            "rows_out": sum(sinks.values()),
+            "rows_failed": self._rows_failed,
+            "rows_shed": self._rows_shed,
+            "latency_ms": as_json(_latency(self._latencies)),
+            "throughput_rows_s": round(self._rows_in / duration, 3) if duration else None,
+            "replicas": _rounded(plans.replicas),
+            "slot_seconds": round(plans.slots.product, 3),
+            "reconfigurations": self._reconfigurations,
+            "sinks": sinks,
+            "operators": [self._operator(operator, plans) for operator in self._topology.scalable],
+            "run_dir": run_dir,
+            "duration_s": None if duration is None else round(duration, 3),
+            "backlog_end": None if last is None else last.backlog,
+        }
+
+    def _operator(self, operator: Operator, plans: _Plans) -> dict[str, Any]:
+        name = operator.name
+        return {
+            "name": name,
+            "grouping": self._grouping if operator.grouping == AUTO else operator.grouping or "forward",
+            "degree": _rounded(plans.degrees[name]),
+            "width": _rounded(plans.widths[name]),
+            **asdict(self._rows_of(name)),
+        }
+
+    def _rows_of(self, name: str) -> _Rows:
+        """What its tasks counted. A sink that ran as no task of ours is counted by its receipts."""
+        counted, receipt = self._rows[name], self._receipts.get(name)
+        if counted.rows_out is not None:
+            return counted
+        if receipt is not None:
+            return _Rows(receipt, receipt)
+        return _Rows() if self._rows_in else _Rows(0, 0)
 
 
-def _latency(batches: Sequence[BatchReport]) -> dict[str, float] | None:
+def _latency(waits: Sketch) -> Latency | None:
     """Of all records of the run: batches' means would give a batch of ten as much say as one of a million."""
-    waits = [(report.committed - at, weight) for report in batches for at, weight in report.created if weight > 0]
-    return as_json(latency_of(waits))
+    if not waits.weight:
+        return None
+    return Latency(round(waits.mean * 1000, 3), *(round(waits.quantile(share) * 1000, 3) for share in QUANTILES))
 
 
 def as_json(latency: Latency | None) -> dict[str, float] | None:
     """A latency as the ``latency_ms`` of every document."""
-    if latency is None:
-        return None
-    return {"mean": latency.mean, "p50": latency.p50, "p95": latency.p95, "p99": latency.p99}
+    return None if latency is None else asdict(latency)
 
 
-def _mean_max(batches: Sequence[BatchReport], value: Callable[[BatchReport], int | None]) -> dict[str, float | None]:
-    return {name: None if number is None else round(number, 3) for name, number in mean_max(held(batches, value)).items()}
-
-
-def _operator(operator: Operator, grouping: str, batches: Sequence[BatchReport]) -> dict[str, Any]:
-    name = operator.name
-    rows_in, rows_out = _rows(name, batches)
-    return {
-        "name": name,
-        "grouping": grouping if operator.grouping == AUTO else operator.grouping or "forward",
-        "degree": _mean_max(batches, lambda report: report.plan.degrees.get(name)),
-        "width": _mean_max(batches, lambda report: report.plan.widths.get(name)),
-        "rows_in": rows_in,
-        "rows_out": rows_out,
-    }
-
-
-def _rows(name: str, batches: Sequence[BatchReport]) -> tuple[int | None, int | None]:
-    """What an operator's tasks counted. A sink that ran as no task of ours is counted by its receipts."""
-    tasks = [task for report in batches for task in report.tasks if task.operator == name]
-    if tasks:
-        counted = [task.rows_in for task in tasks if task.rows_in is not None]
-        return sum(counted) if counted else None, sum(task.rows_out for task in tasks)
-    receipts = [report.sinks[name] for report in batches if name in report.sinks]
-    if receipts:
-        return sum(receipts), sum(receipts)
-    return (None, None) if any(report.rows_in for report in batches) else (0, 0)
+def _rounded(mean: HeldMean) -> Mapping[str, float | None]:
+    return {name: None if number is None else round(number, 3) for name, number in mean.document().items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
 from pyspark.core.rdd import RDD, _wrap_function
 from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.serializers import NoOpSerializer
@@ -26,6 +27,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from springtide.errors import CheckpointError
 from springtide.model.executor import Executor
+from springtide.spark import properties
 from springtide.spark.session import is_on
 
 LARGE_ANSWER = 5_000
@@ -259,12 +261,22 @@ def drivers_python(session: SparkSession) -> Iterator[None]:
         session.sparkContext.pythonExec = executors
 
 
-def launch_jvm(settings: Mapping[str, str], log: Path) -> None:
-    """Start the JVM with what it and its workers print going to a file, so that a terminal stays readable."""
-    if SparkContext._gateway is None:
-        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        with log.open("ab") as file:
-            SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": file}))
+def launch_jvm(settings: Mapping[str, str], log: Path | None) -> None:
+    """Start the JVM with settings that nobody else can see.
+
+    What it and its workers print goes to a file that only this user can read, so that a terminal stays readable; without one,
+    to where this process prints its errors.
+    """
+    if SparkContext._gateway is not None:
+        return
+    with contextlib.ExitStack() as stack:
+        printed = {}
+        if log is not None:
+            file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            stack.callback(os.close, file)
+            printed["stderr"] = file
+        stack.enter_context(properties.in_file(settings))
+        SparkContext._ensure_initialized(gateway=launch_gateway(popen_kwargs=printed))
 
 
 def forget_dead_jvm() -> None:

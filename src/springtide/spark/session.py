@@ -107,8 +107,7 @@ def create(
         settings["spark.archives"] = ",".join(archives)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    if log is not None:
-        internals.launch_jvm({"spark.master": master, "spark.app.name": app, **settings}, log)
+    internals.launch_jvm({"spark.master": master, "spark.app.name": app, **settings}, log)
     with _own_interrupt():
         session = builder.getOrCreate()
     internals.use_executors_python(session, python)
