@@ -41,6 +41,12 @@ log = logging.getLogger("springtide.spark")
 GIVE_UP_AFTER = 3
 """Failures in a row, without a batch in between, after which a query is given up."""
 BACKOFF_S = (1.0, 2.0, 4.0)
+AVAILABLE_NOW = (
+    # else a query with a source that does not know the trigger, as ticks do not, ends after one batch, even a repeated one
+    "spark.sql.streaming.triggerAvailableNowWrapper.enabled",
+    "spark.sql.streaming.noDataMicroBatches.enabled",  # else a DataFrame that aggregates keeps windows that are over
+)
+"""What Spark has to be told of a query that ends with what is there."""
 TERMINATION_S = 60
 """Spark calls a query inactive before its thread has ended, and may note an error until then. It is waited for so long."""
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
@@ -117,6 +123,7 @@ class Driver:
         self._frame: DataFrame | None = None  # what the query reads
         self._halt = threading.Event()  # no batch of the query starts any more
         self._came: dict[str, int] = {}  # by generated source, the records that had come when the query began
+        self._committed_before = 0  # records, by earlier runs
         self._confirming = False
         self.restarts = 0
 
@@ -140,7 +147,8 @@ class Driver:
             except Exception as error:  # noqa: BLE001  whatever ended the query, the supervisor decides what follows
                 failures = 1 if self._batches > before else failures + 1
                 self._recover(error, failures)
-        self._raise_if_unfinished()
+        if not ended.is_complete:
+            self._raise_if_unfinished()
         self._log_end(ended, opened)
         tables = {name: pa.concat_tables(parts) for name, parts in self._sinks.memory.items() if parts}
         return Outcome(tables, self.restarts, ended, opened)
@@ -155,6 +163,7 @@ class Driver:
         self._jvm_lock = internals.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
         self._started = self._schedule_start()
+        self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
         self._opened(session)
 
     def close(self, stop_session: bool) -> None:
@@ -194,8 +203,9 @@ class Driver:
         )  # fmt: skip
         self._runner.batches, self._runner.failure = done, failure
         ticking = self._ticking()
-        if ticking and ending.available_now:  # else Spark reads all that is there in one batch: ticks do not know that trigger
-            session.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
+        if ending.available_now:
+            for name in AVAILABLE_NOW:
+                session.conf.set(name, "true")
         self._came = self._scheduled()
         self._frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, ticking)
         if clusters.is_local(session):
@@ -257,10 +267,11 @@ class Driver:
                 )
 
     def _looks_again(self) -> bool:
-        """Whether another query shall confirm that nothing is there: once, if none of the run's queries found anything, and a
-        source does not tell by itself how many records it has."""
-        silent = [source.name for source in self._topology.sources if not isinstance(source.source, GenerateSource)]
-        if self._batches or self._confirming or not silent:
+        """Whether another query shall confirm that nothing is there: once, if the run has read no record, and a source does not
+        tell by itself how many there are."""
+        assert self._runner is not None
+        counted = all(isinstance(source.source, GenerateSource) for source in self._topology.sources)
+        if counted or self._confirming or sum(self._runner.committed.values()) > self._committed_before:
             return False
         self._confirming = True
         self._retire()
