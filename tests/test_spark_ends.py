@@ -79,6 +79,15 @@ def windows(stream: Any, name: str = "minutes") -> Any:
     return stream.key_by("route").window("1m", n=st.agg.count(), shards=4, name=name)
 
 
+@pytest.fixture
+def few_partitions(spark: Any) -> Iterator[None]:
+    """Spark's own state has 200 partitions otherwise, and a batch takes that many tasks."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
 def plain_windows(spark: Any, folder: Path) -> Any:
     """The same windows as Spark counts them: the route, how many seconds after the epoch they begin, and the count."""
     from pyspark.sql import functions as F
@@ -89,6 +98,7 @@ def plain_windows(spark: Any, folder: Path) -> Any:
     return counted.select("route", start.alias("start"), F.col("count").alias("n"))
 
 
+@pytest.mark.usefixtures("few_partitions")
 def test_available_now_emits_the_windows_that_plain_spark_emits(spark: Any, tmp_path: Path) -> None:
     """Ten minutes of rides; the watermark ends at 9:49, so nine minutes are closed, and three windows stay open."""
     put(tmp_path / "in", "rides", range(600))
@@ -98,7 +108,7 @@ def test_available_now_emits_the_windows_that_plain_spark_emits(spark: Any, tmp_
     counted = plain_windows(spark, tmp_path / "in")
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")  # as Spark has it by default
     query = (
-        counted.coalesce(1).writeStream.format("memory").queryName("plain_windows").outputMode("append")
+        counted.writeStream.format("memory").queryName("plain_windows").outputMode("append")
         .trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "plain")).start()
     )  # fmt: skip
     query.awaitTermination()
@@ -272,6 +282,7 @@ class Counted:
     n: int
 
 
+@pytest.mark.usefixtures("few_partitions")
 def test_windows_of_sparks_own_are_emitted_too(spark: Any, tmp_path: Path) -> None:
     """A DataFrame that aggregates has its state in Spark, which runs a batch without records for it."""
     put(tmp_path / "in", "rides", range(150))

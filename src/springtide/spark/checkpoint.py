@@ -9,6 +9,7 @@
     state.json             what stateful operators declare, the secret that their keys are hashed with, and where state lies
     ticks.json             whether there are batches without records, for timers
     seed.json              the state that was imported, which the first batch begins with
+    imported.json          from which checkpoint and batch that state is
     state/OPERATOR/        their state, unless it lies elsewhere: segments, which manifests name
     policy.json            what the policy learned; the same one, with the same parameters, goes on with it
     tables.json            the tables whose batches are this checkpoint's own
