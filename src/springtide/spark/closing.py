@@ -10,12 +10,13 @@ manifest, its commit is logged. After a crash in between, Spark finds offsets wi
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from springtide.model.state import moment
 from springtide.processors.aggregating import CLOSE
@@ -29,6 +30,9 @@ from springtide.spark.state.stepping import Kept
 
 log = logging.getLogger("springtide.spark")
 
+MOST_BATCHES = 1_000
+"""Limits the closing batches of a run. A timer that sets its successor is called once a batch: an hourly one takes 720 batches where
+the watermark has jumped by a month, and one that sets itself again at once would never end."""
 FIRST_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 """What Spark logs for the commit of a batch, where the query has no watermark of Spark's own."""
 
@@ -97,34 +101,54 @@ class SparkLogs:
         return self._root / log / str(batch)
 
 
+class Closed(NamedTuple):
+    """What stays open, by operator; and whether the run was to end before time had come to the last watermark."""
+
+    open: dict[str, Open]
+    interrupted: bool = False
+
+
 def close(
     checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, Kept], run: Callable[[int], None], now_us: int,
     stopped: Callable[[], bool],
-) -> dict[str, Open]:  # fmt: skip
-    """Run batches without records until nothing is due; returns what stays open, by operator.
+) -> Closed:  # fmt: skip
+    """Run batches without records until nothing is due.
 
     ``timed``: the operators with timers. ``run`` runs a batch to its manifest. All of them are at ``now_us``, so that a timer
     which is set again whenever it comes does not keep the run from its end.
     """
     logs, before = SparkLogs(checkpoint), None
-    while True:
+    for ran in itertools.count():
         opened = {name: waiting(checkpoint.root, name, kept, now_us) for name, kept in timed.items()}
-        due = sorted(name for name, one in opened.items() if one.is_due(state.last_watermark(name), now_us))
+        due = [name for name, one in opened.items() if one.is_due(state.last_watermark(name), now_us)]
         progress = opened, {name: state.watermark(name) for name in timed}
         manifest = checkpoint.last_manifest()
-        if not due or progress == before or manifest is None or stopped():
-            return opened
-        if logs.has_state:
-            log.warning(
-                "windows or timers of %s are due, and wait for the next records: Spark has state of its own in checkpoint %s,"
-                " of which every batch has a version, so that Springtide cannot add batches without records",
-                ", ".join(map(repr, due)), checkpoint.root,
-            )  # fmt: skip
-            return opened
+        if not due or progress == before or manifest is None:
+            break
+        if stopped():
+            return Closed(opened, interrupted=True)
+        if logs.has_state or ran == MOST_BATCHES:
+            _warn(due, checkpoint.root, ran)
+            break
         before = progress
         batch = logs.begin(int(manifest["batch"]), now_us // 1000)
         run(batch)
         logs.commit(batch)
+    return Closed(opened)
+
+
+def _warn(due: Sequence[str], root: Path, ran: int) -> None:
+    names = ", ".join(map(repr, due))
+    if ran == MOST_BATCHES:
+        log.warning(
+            "after %d batches without records, timers of %s are still due: each sets another. They stay open", ran, names
+        )
+    else:
+        log.warning(
+            "windows or timers of %s are due, and wait for the next records: Spark has state of its own in checkpoint %s, of"
+            " which every batch has a version, so that Springtide cannot add batches",
+            names, root,
+        )  # fmt: skip
 
 
 def waiting(checkpoint: Path, operator: str, kept: Kept, now_us: int) -> Open:

@@ -27,7 +27,7 @@ from springtide.spark import closing, clusters, generate, internals, pool, sourc
 from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.closing import Open
+from springtide.spark.closing import Closed, Open
 from springtide.spark.ending import Ended, Ending
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
@@ -130,7 +130,8 @@ class Driver:
     def run(self, ending: Ending) -> Outcome:
         """Start, watch, and restart on failure; returns when the run is over."""
         end = None if ending.duration_s is None else time.monotonic() + ending.duration_s
-        ended, opened = Ended.STOPPED, None
+        ended = Ended.STOPPED
+        opened: dict[str, Open] | None = None
         failures = 0
         while not self._stop.is_set():
             before = self._batches
@@ -140,7 +141,9 @@ class Driver:
                 ended = self._watch(self._start(ending), ending, end)
                 if ended is Ended.AVAILABLE and self._looks_again():
                     continue
-                opened = self._close() if ended.is_complete else None
+                if ended.is_complete:
+                    opened, interrupted = self._close(end)
+                    ended = (Ended.STOPPED if self._stop.is_set() else Ended.DURATION) if interrupted else ended
                 break
             except SpringtideError:
                 raise
@@ -277,15 +280,19 @@ class Driver:
         self._retire()
         return True
 
-    def _close(self) -> dict[str, Open]:
-        """Bring time to the last watermark; returns what stays open."""
+    def _close(self, end: float | None) -> Closed:
+        """Bring time to the last watermark, unless the run is to end before."""
         timed = {name: kept for name, kept in self._kept.items() if any(kept.timers)}
         if not timed or self._checkpoint.last_manifest() is None:
-            return {}
+            return Closed({})
         assert self._state is not None
+
+        def is_over() -> bool:
+            return self._stop.is_set() or (end is not None and time.monotonic() >= end)
+
         now_us = round(self._clock() * 1e6)
-        opened = closing.close(self._checkpoint, self._state, timed, self._run_without_records, now_us, self._stop.is_set)
-        return {name: one for name, one in opened.items() if one}
+        closed = closing.close(self._checkpoint, self._state, timed, self._run_without_records, now_us, is_over)
+        return closed._replace(open={name: one for name, one in closed.open.items() if one})
 
     def _run_without_records(self, batch: int) -> None:
         assert self._runner is not None and self._frame is not None
