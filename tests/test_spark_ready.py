@@ -371,7 +371,7 @@ def runs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         for operator in held_in(folder / "checkpoint"):
             state("export", half.folder, operator, folder / f"{operator}.parquet")
             state("import", "test_spark_ready:imported", operator, folder / f"{operator}.parquet",
-                  "--checkpoint", folder / "moved")  # fmt: skip
+                  "--checkpoint", folder / "moved", "--accept-recount")  # fmt: skip
         whole = go(spark, ready(ALL), folder, 3)
         moved = go(spark, imported(), folder, 3, "moved")
     return Runs(half, whole, moved, folder)

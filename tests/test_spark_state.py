@@ -241,7 +241,7 @@ def test_timers_come_when_no_records_do(spark: Any, tmp_path: Path) -> None:
 
 
 def test_all_that_is_there_is_read_in_batches_also_with_timers(spark: Any, tmp_path: Path) -> None:
-    """Three files, one a batch: the window of the first two minutes is told when the watermark of the second batch is known."""
+    """Three files, one a batch: the watermark ends at 2:59, and has closed the windows of the first two minutes."""
     (tmp_path / "in").mkdir()
     source = st.source.files(str(tmp_path / "in"), schema=Ride, format="parquet", max_files=1)
     for minute in range(3):
@@ -252,4 +252,5 @@ def test_all_that_is_there_is_read_in_batches_also_with_timers(spark: Any, tmp_p
     windows = source.watermark("at", "0s").key_by("route").window("1m", n=st.agg.count(), shards=4)
     result = go(spark, windows.to(st.sink.memory("windows")).named("there"), tmp_path, available_now=True)
     assert result.summary["rows_in"] == 180 and result.summary["batches"] >= 3
-    assert [(row["window_start"], row["n"]) for row in result.table("windows").to_pylist()] == [(EPOCH, 60)]
+    told = [(row["window_start"], row["n"]) for row in result.table("windows").to_pylist()]
+    assert told == [(EPOCH, 60), (EPOCH + datetime.timedelta(minutes=1), 60)]

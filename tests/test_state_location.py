@@ -521,7 +521,8 @@ def test_state_is_imported_shown_and_exported_there(tmp_path: Path, on_node: Cal
         return json.loads(done.stdout)
 
     uri = (tmp_path / "remote").as_uri()
-    told = invoked("import", f"{job}:t", "count", rows, "--checkpoint", tmp_path / "c", "--state", uri, "--json")
+    told = invoked("import", f"{job}:t", "count", rows, "--checkpoint", tmp_path / "c", "--state", uri, "--json",
+                   "--accept-recount")  # fmt: skip
     assert told["keys"] == 4 and not (tmp_path / "c" / "springtide" / "state").exists()
     (shown,) = invoked("show", tmp_path / "c", "--json")["operators"]
     held = held_of(tmp_path / "c", "count")

@@ -124,6 +124,7 @@ class Case:
 
     def __init__(self, root: Path, made: Topology) -> None:
         self.root, self.topology = root, made
+        self.committed: int | None = 5_000  # records; None: as an old manifest, which does not say
         self.checkpoint = Checkpoint(root)
         self.checkpoint.acquire(made)
         self.checkpoint.next_epoch()
@@ -143,7 +144,8 @@ class Case:
 
     def commit(self) -> None:
         state = {self.name: self.machine.catalog.to_json()}
-        self.checkpoint.commit({"batch": self.machine.batch - 1, "epoch": self.checkpoint.epoch, "state": state, "times": {}})
+        own = {"batch": self.machine.batch - 1, "epoch": self.checkpoint.epoch, "state": state, "times": {}}
+        self.checkpoint.commit(own if self.committed is None else {**own, "sources": {"source": self.committed}})
 
     def state(self) -> dict[Any, Any]:
         """By key, what a merge of all finds, without when and where."""
@@ -226,7 +228,7 @@ def test_exported_rows_are_what_a_dict_has(tmp_path_factory: Any, batches: list[
 
 
 def imported(made: Topology, file: Path, root: Path) -> Case:
-    seeded(made, "keep", file, root, 77)
+    seeded(made, "keep", file, root, 77, accept_recount=True)
     return Case(root, made)
 
 
@@ -527,7 +529,7 @@ def test_a_migration_does_not_make_a_mean_that_of_another_column(tmp_path: Path)
 def test_imported_state_is_of_a_declaration_too(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps(ROW))
-    seeded(topology(Flat), "keep", file, tmp_path / "c", 0)
+    seeded(topology(Flat), "keep", file, tmp_path / "c", 0, accept_recount=True)
     with pytest.raises(CheckpointError, match=rf"declares {LATER}; .* has state of {FLAT}"):
         begun(tmp_path / "c", topology(Later))
     begun(tmp_path / "c", topology(Flat))
@@ -753,10 +755,11 @@ def test_the_driver_begins_with_the_seed_until_a_batch_is_committed(tmp_path: Pa
     assert {row["key.route"]: row["state.total"] for row in read_rows(root)} == {"a": 9, "b": 2}
 
 
-def invoked_import(made: Topology, file: Path, root: Path, *options: str, code: int = 0) -> Any:
+def invoked_import(made: Topology, file: Path, root: Path, *options: str, code: int = 0, recount: bool = True) -> Any:
     module = sys.modules.setdefault("imported_topologies", type(sys)("imported_topologies"))
     module.made = made  # type: ignore[attr-defined]
     arguments = ["imported_topologies:made", "keep", file, "--checkpoint", root, *(options or ("--json",))]
+    arguments += ["--accept-recount"] if recount else []
     return invoked("import", *arguments, code=code)
 
 
@@ -893,6 +896,64 @@ def test_a_checkpoint_with_batches_or_in_use_is_refused(case: Case, tmp_path: Pa
     assert "does not fit topology" in invoked_import(topology(), file, tmp_path / "other", code=2).stderr
 
 
+def refusal(made: Topology, file: Path, root: Path) -> str:
+    """Why an import is refused that accepts no recount; nothing is changed by it."""
+    with pytest.raises(OptionError) as refused:
+        seeded(made, "keep", file, root, 0)
+    assert not root.exists()
+    return str(refused.value)
+
+
+def test_state_whose_records_would_be_counted_again_is_refused_unless_that_is_accepted(tmp_path: Path) -> None:
+    case, file, root = Case(tmp_path / "c", topology()), tmp_path / "x.parquet", tmp_path / "new"
+    case.run(Event("a", 1, 9))
+    told = exported(case.root, "keep", file)
+    identity = (case.checkpoint.recall("topology") or {})["id"]
+    assert told["origin"] == {"checkpoint": identity, "batch": 0, "sources": {"source": 5_000}}
+    message = refusal(topology(), file, root)
+    assert f"state of batch 0 of checkpoint {identity}, when source 'source' had committed 5,000 records. A new" in message
+    assert "those records are counted again" in message and "--accept-recount" in message
+    assert "had committed 5,000 records" in invoked_import(topology(), file, root, code=2, recount=False).stderr
+    assert not root.exists()
+    assert seeded(topology(), "keep", file, root, 0, accept_recount=True)["origin"] == told["origin"]
+    exported(root, "keep", file)  # what was imported, and has had no batch since, is still of those records
+    assert f"state of batch 0 of checkpoint {identity}" in refusal(topology(), file, tmp_path / "third")
+
+
+def test_files_that_do_not_tell_what_they_counted_are_refused_likewise(case: Case, tmp_path: Path) -> None:
+    for suffix in (".json", ".parquet"):
+        file = tmp_path / f"x{suffix}"
+        exported(case.root, "keep", file)
+        if suffix == ".parquet":
+            pq.write_table(pq.read_table(file).replace_schema_metadata(None), file)
+        message = refusal(topology(), file, tmp_path / "new")
+        assert "does not tell which records its state has counted" in message and "--accept-recount" in message
+
+
+def test_an_old_manifest_that_does_not_say_what_was_committed_is_not_taken_for_none(tmp_path: Path) -> None:
+    case, file = Case(tmp_path / "c", topology()), tmp_path / "x.parquet"
+    case.committed = None
+    case.run(Event("a", 1, 9))
+    exported(case.root, "keep", file)
+    assert "when its sources had committed records" in refusal(topology(), file, tmp_path / "new")
+
+
+def test_state_of_a_checkpoint_that_committed_no_record_needs_no_consent(tmp_path: Path) -> None:
+    """As one that was seeded by hand, whose timers have come in batches without records."""
+    case, file = Case(tmp_path / "c", topology()), tmp_path / "x.parquet"
+    case.committed = 0
+    case.run(Event("a", 1, 9))
+    exported(case.root, "keep", file)
+    assert seeded(topology(), "keep", file, tmp_path / "new", 0)["keys"] == 1
+
+
+def test_damaged_metadata_of_a_file_is_an_error_that_names_it(case: Case, tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    exported(case.root, "keep", file)
+    pq.write_table(pq.read_table(file).replace_schema_metadata({"springtide.origin": "{}"}), file)
+    assert "x.parquet: its metadata 'springtide.origin' is damaged" in refusal(topology(), file, tmp_path / "new")
+
+
 def test_variables_that_a_migration_brought_may_be_absent(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps({name: ROW[name] for name in ("key.route", "key.day", "state.total")}))
@@ -953,8 +1014,8 @@ def test_several_operators_are_seeded_one_after_the_other(tmp_path: Path) -> Non
     (tmp_path / "once.csv").write_text("key.route\na\nb\n")
     (tmp_path / "keep.json").write_text(json.dumps({name: value for name, value in ROW.items() if name != "key.route"}))
     root = tmp_path / "c"
-    seeded(made, "once", tmp_path / "once.csv", root, 0)
-    seeded(made, "keep", tmp_path / "keep.json", root, 0)
+    seeded(made, "once", tmp_path / "once.csv", root, 0, accept_recount=True)
+    seeded(made, "keep", tmp_path / "keep.json", root, 0, accept_recount=True)
     assert {name: held.catalog.keys for name, held in held_in(root).items()} == {"once": 2, "keep": 1}
     assert "of which operator? Name one of once, keep" in invoked("show", root, "--key", "a", code=2).stderr
     assert shown(root, "once", "--key", "a")["found"] is True
@@ -984,7 +1045,7 @@ def test_parts_of_a_dataclass_that_may_not_be_null_are_held_to_it(tmp_path: Path
             seeded(made, "keep", file, tmp_path / "new", 0)
     rows: list[dict[str, Any]] = [{"key.day": 1, "state.spot": {"name": "a", "number": 1}}, {"key.day": 2, "state.spot": None}]
     file.write_text("\n".join(map(json.dumps, rows)))
-    seeded(made, "keep", file, tmp_path / "new", 0)
+    seeded(made, "keep", file, tmp_path / "new", 0, accept_recount=True)
     assert {row["key.day"]: row["state.spot"] for row in read_rows(tmp_path / "new")} == {1: rows[0]["state.spot"], 2: None}
 
 

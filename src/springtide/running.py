@@ -126,6 +126,7 @@ def run(
     from springtide.spark import driver as spark_driver
     from springtide.spark import session as sessions
     from springtide.spark.checkpoint import Checkpoint
+    from springtide.spark.ending import Ending
     from springtide.spark.hashing import hashing_mark, routing_seed
     from springtide.spark.state import store
 
@@ -202,7 +203,7 @@ def run(
             try:
                 _open(driver, folder)
                 loop.start()
-                outcome = driver.run(spark_driver.Ending(ending_s, batches, available_now))
+                outcome = driver.run(Ending(ending_s, batches, available_now))
             finally:
                 with contextlib.ExitStack() as endings:  # the last first, each whatever becomes of the others
                     endings.callback(driver.close, stop_session=spark is None)
@@ -219,6 +220,8 @@ def run(
         held.release()
     summary = totals.document(policy, str(folder.path))
     summary["restarts"] = outcome.restarts
+    summary["ended"] = str(outcome.ended)
+    summary["open"] = None if outcome.open is None else {name: one.to_json() for name, one in outcome.open.items()}
     summary["control_restarts"] = control.restarts if isinstance(control, RemotePolicy) else 0
     seen = loop.fleet.executor_seconds if loop.fleet else 0.0
     summary["executor_seconds"] = round(seen, 1) or None  # in one process there are none

@@ -121,9 +121,13 @@ def compared(folder: Path, data: some.DataObject) -> None:
         for batch in batches:
             now, rows = tested.now, [row(*record) for record in batch]
             told = tested.run(rows, width=data.draw(some.integers(1, 2)))
-            assert Counter((key_of(one), one["total"]) for one in told) == model.run([(key_of(r), r["number"]) for r in rows], now)
+            assert Counter((key_of(one), one["total"]) for one in told) == model.run(
+                [(key_of(r), r["number"]) for r in rows], now
+            )
             tested.merge(data.draw(some.integers(0, len(tested.catalog.runs))))
-        assert {key_of(one, "key."): (one["state.total"], one["state.due"]) for one in tested.rows()} == model.living(tested.now)
+        assert {key_of(one, "key."): (one["state.total"], one["state.due"]) for one in tested.rows()} == model.living(
+            tested.now
+        )
 
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))

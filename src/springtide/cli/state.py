@@ -104,17 +104,22 @@ def export(run: Path, operator: str, file: Path, as_json: bool) -> None:
 @click.argument("file", type=FILE)
 @click.option("--checkpoint", required=True, type=FILE, help="A new one, or one without batches; run the topology with it.")
 @click.option("--state", "location", metavar="URI", help="Where its state shall lie. Default: in the checkpoint.")
+@click.option("--accept-recount", is_flag=True, help="Import also what has counted records that the sources may bring again.")
 @AS_JSON
-def import_(topology: str, operator: str, file: Path, checkpoint: Path, location: str | None, as_json: bool) -> None:
+def import_(
+    topology: str, operator: str, file: Path, checkpoint: Path, location: str | None, accept_recount: bool, as_json: bool
+) -> None:
     """Let OPERATOR of TOPOLOGY begin with the state in FILE, as `springtide state export` writes it.
 
-    The columns shard and written may be left out, and those of timers that are not set.
+    The columns shard and written may be left out, and those of timers that are not set. A new checkpoint begins at the start
+    of its sources: what the state has counted of them would be counted again, and is refused unless --accept-recount is given.
     """
     from springtide.cli import load
     from springtide.spark.state.seeding import seeded
 
     with errors():
-        document = seeded(load.topology(topology), operator, file, checkpoint, time.time_ns() // 1000, location)
+        now = time.time_ns() // 1000
+        document = seeded(load.topology(topology), operator, file, checkpoint, now, location, accept_recount)
     if as_json:
         print_json(document)
         return

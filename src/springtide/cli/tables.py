@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -63,9 +63,17 @@ def summary_table(summary: Mapping[str, Any]) -> RenderableType:
         Text(),
         _sinks(summary),
     ]
+    parts += [Text(line) for line in _open(summary)]
     if summary.get("run_dir"):
         parts += [Text(), Text(f"Run folder: {summary['run_dir']}", style="dim", overflow="fold")]
     return Group(*parts)
+
+
+def _open(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What stays open after a run that has processed all, a line for each operator."""
+    for name, one in (summary.get("open") or {}).items():
+        windows, timers = count(one["windows"]), count(one["timers"])
+        yield f"{name} keeps {windows} windows and {timers} timers open, the first until {one['first']}"
 
 
 def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
@@ -82,6 +90,7 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("batches", count(summary["batches"])),
+        ("ended", summary.get("ended") or UNKNOWN),
         ("duration", number(summary.get("duration_s"), "s")),
         ("records in", count(summary["rows_in"])),
         ("records out", count(summary["rows_out"])),

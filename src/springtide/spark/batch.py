@@ -62,15 +62,23 @@ class BatchRunner:
                 self._note_refused(batch)
                 raise Stopping
             self._idle.clear()
+        self._stop.wait(self._attempt(frame, batch))
+
+    def close(self, frame: DataFrame, batch: int) -> None:
+        """Run a batch that is none of the query's, once that has ended: see ``closing``."""
+        self._idle.clear()
+        self._attempt(frame, batch)
+
+    def _attempt(self, frame: DataFrame, batch: int) -> float:
         try:
             pause_s = self._batch(frame, batch)
             self.failure = None
+            return pause_s
         except Exception as error:
             self.failure = error
             raise
         finally:
             self._idle.set()
-        self._stop.wait(pause_s)
 
     def _note_refused(self, batch: int) -> None:
         """Where batches are handed on, a start keeps to the offsets of the last one, which it can check only by this note."""

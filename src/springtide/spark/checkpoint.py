@@ -10,6 +10,7 @@
     state.json             what stateful operators declare, and where state lies; once, also the secret of their keys
     ticks.json             whether there are batches without records, for timers
     seed.json              the state that was imported, which the first batch begins with
+    imported.json          from which checkpoint and batch that state is
     state/OPERATOR/        their state, unless it lies elsewhere: segments, which manifests name
     policy.json            what the policy learned; the same one, with the same parameters, goes on with it
     tables.json            the tables whose batches are this checkpoint's own
@@ -65,7 +66,7 @@ class Checkpoint:
         self.epoch = 0
         self.identity = ""
         self._lock: IO[str] | None = None
-        self._logs = Logs(self.root / "spark")
+        self.logs = Logs(self.root / "spark")
         self._manifests = Manifests(self.own / "manifests")
         self._topology: dict[str, Any] = {}  # its id and its fingerprint's checksum, for manifests
         self._settled: dict[str, Any] = {}  # the documents that never change, for manifests
@@ -74,7 +75,7 @@ class Checkpoint:
 
     @property
     def spark_location(self) -> str:
-        return self._logs.folder.as_uri()
+        return self.logs.folder.as_uri()
 
     @property
     def editions(self) -> Editions:
@@ -211,10 +212,10 @@ class Checkpoint:
         document = self.recall("begun")
         begun = None if document is None else Begun.from_json(document)
         named = {**last.get("logs", {}), **(begun.logs if begun is not None else {})}
-        names = {entry.name: entry for entry in self._logs.all_entries()}
-        entries = {name: self._logs.entry_checksum(entry) if name in named else None for name, entry in names.items()}
+        names = {entry.name: entry for entry in self.logs.all_entries()}
+        entries = {name: self.logs.entry_checksum(entry) if name in named else None for name, entry in names.items()}
         return Found(
-            batch, recorded, last.get("logs"), self._logs.texts("offsets"), self._logs.texts("commits"), entries, begun,
+            batch, recorded, last.get("logs"), self.logs.texts("offsets"), self.logs.texts("commits"), entries, begun,
             document is None and (self.own / "begun.json").exists(), hands_on(topology), _published(staged),
         )  # fmt: skip
 
@@ -229,12 +230,12 @@ class Checkpoint:
         for mending in agreement.mendings_of(found):
             if mending.reason is not None:
                 log.warning("%s %s", self.root / mending.file, mending.reason)
-            self._logs.replace(self.root / mending.file, mending.text)
+            self.logs.replace(self.root / mending.file, mending.text)
         if found.begun_is_damaged:
             (self.own / "begun.json").unlink()
-        fault = self._logs.mend_metadata()
+        fault = self.logs.mend_metadata()
         if fault is not None:
-            log.warning("%s %s; the query gets a new id", self._logs.folder / "metadata", fault)
+            log.warning("%s %s; the query gets a new id", self.logs.folder / "metadata", fault)
 
     def _settle(self, last: Mapping[str, Any], begun: Begun | None) -> None:
         """Put back the documents that never change, from where they are repeated."""
@@ -337,7 +338,7 @@ class Checkpoint:
 
     def begun(self) -> int:
         """The last batch that Spark's offset log knows, -1 for none: batches up to it may have run before."""
-        return max(self._logs.numbers("offsets"), default=-1)
+        return max(self.logs.numbers("offsets"), default=-1)
 
     def begin(self, batch: int, *, handed_on: bool) -> None:
         """Note what Spark logged for a batch, before it runs, so that a replay has the same records.
@@ -346,16 +347,16 @@ class Checkpoint:
         before its commit: otherwise what a loss of power takes away can be planned anew.
         """
         self.check_fence(self.epoch)
-        offsets = self._logs.text("offsets", batch)
+        offsets = self.logs.text("offsets", batch)
         if offsets is None:
             return
         before = (self.last_manifest() or {}).get("logs", {}) if self._begun is None else self._begun.logs
-        self._begun = Begun(batch, self.epoch, offsets, self._logs.settled(offsets, before), dict(self._settled))
+        self._begun = Begun(batch, self.epoch, offsets, self.logs.settled(offsets, before), dict(self._settled))
         write_atomic(self.own / "begun.json", self._begun.to_json(), synced=handed_on)
 
     def batch_time(self, batch: int) -> int:
         """When a batch was begun first, in microseconds since 1970, as Spark's offset log has it: a replay has the same."""
-        return self._logs.batch_time(batch)
+        return self.logs.batch_time(batch)
 
     def plan(self, batch: int) -> Plan | None:
         """The plan that holds for a batch: the latest that was written for it or for one before it. None if that is damaged."""
@@ -393,7 +394,7 @@ class Checkpoint:
         if self._begun is not None and self._begun.batch == batch:
             logged = {"offsets": self._begun.offsets, "logs": dict(self._begun.logs)}
         else:
-            offsets = self._logs.text("offsets", batch)
+            offsets = self.logs.text("offsets", batch)
             logged = {} if offsets is None else {"offsets": offsets}
         self._manifests.add({**manifest, **logged, "topology": self._topology, **self._settled})
 
@@ -407,7 +408,7 @@ class Checkpoint:
 
     def is_finished(self, batch: int) -> bool:
         """Whether Spark has logged the commit of a batch, which it does once all output of the batch is published."""
-        return batch in self._logs.numbers("commits")
+        return batch in self.logs.numbers("commits")
 
     def manifest_file(self, batch: int) -> Path:
         return self._manifests.file(batch)

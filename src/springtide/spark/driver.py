@@ -13,19 +13,22 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from springtide.control.ports import Control
-from springtide.errors import RecordError, RunError, SpringtideError, TopologyError
+from springtide.errors import CheckpointError, RecordError, RunError, SpringtideError, TopologyError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
 from springtide.policy.group import Grouping
-from springtide.spark import clusters, generate, internals, pool, sources
+from springtide.spark import closing, clusters, generate, internals, pool, sources
 from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.closing import Closed, Open
+from springtide.spark.ending import Ended, Ending
 from springtide.spark.hashing import routing_seed
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
@@ -34,23 +37,23 @@ from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import SEED
 from springtide.spark.state.rehash import rehash
+from springtide.spark.worker import BATCH_PROPERTY, STATE_PROPERTY
 
 log = logging.getLogger("springtide.spark")
 
 GIVE_UP_AFTER = 3
 """Failures in a row, without a batch in between, after which a query is given up."""
 BACKOFF_S = (1.0, 2.0, 4.0)
+AVAILABLE_NOW = (
+    # else a query with a source that does not know the trigger, as ticks do not, ends after one batch, even a repeated one
+    "spark.sql.streaming.triggerAvailableNowWrapper.enabled",
+    "spark.sql.streaming.noDataMicroBatches.enabled",  # else a DataFrame that aggregates keeps windows that are over
+)
+"""What Spark has to be told of a query that ends with what is there."""
+TERMINATION_S = 60
+"""Spark calls a query inactive before its thread has ended, and may note an error until then. It is waited for so long."""
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
 """What a traceback ends with: any exception, with whatever name."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """When a run ends by itself: after so many seconds or batches, or with what is there now."""
-
-    duration_s: float | None = None
-    batches: int | None = None
-    available_now: bool = False
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Outcome:
 
     tables: dict[str, pa.Table] = field(default_factory=dict)
     restarts: int = 0
+    ended: Ended = Ended.STOPPED
+    open: dict[str, Open] | None = None  # by operator, what stays open; None unless all records were processed
 
 
 class SourceActuator:
@@ -120,27 +125,41 @@ class Driver:
         self._state: StateBook | None = None
         self._pipeline: Pipeline | None = None
         self._query: StreamingQuery | None = None
+        self._frame: DataFrame | None = None  # what the query reads
+        self._halt = threading.Event()  # no batch of the query starts any more
+        self._came: dict[str, int] = {}  # by generated source, the records that had come when the query began
+        self._committed_before = 0  # records, by earlier runs
+        self._confirming = False
         self.restarts = 0
 
     def run(self, ending: Ending) -> Outcome:
         """Start, watch, and restart on failure; returns when the run is over."""
         end = None if ending.duration_s is None else time.monotonic() + ending.duration_s
+        ended = Ended.STOPPED
+        opened: dict[str, Open] | None = None
         failures = 0
         while not self._stop.is_set():
             before = self._batches
             try:
                 if self._session is None:
                     self.open()
-                self._watch(self._start(ending), ending, end)
+                ended = self._watch(self._start(ending), ending, end)
+                if ended is Ended.AVAILABLE and self._looks_again():
+                    continue
+                if ended.is_complete:
+                    opened, interrupted = self._close(end)
+                    ended = (Ended.STOPPED if self._stop.is_set() else Ended.DURATION) if interrupted else ended
                 break
             except SpringtideError:
                 raise
             except Exception as error:  # noqa: BLE001  whatever ended the query, the supervisor decides what follows
                 failures = 1 if self._batches > before else failures + 1
                 self._recover(error, failures)
-        self._raise_if_unfinished()
+        if not ended.is_complete:
+            self._raise_if_unfinished()
+        self._log_end(ended, opened)
         tables = {name: pa.concat_tables(parts) for name, parts in self._sinks.memory.items() if parts}
-        return Outcome(tables, self.restarts)
+        return Outcome(tables, self.restarts, ended, opened)
 
     @property
     def _batches(self) -> int:
@@ -152,6 +171,7 @@ class Driver:
         self._jvm_lock = internals.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
         self._started = self._schedule_start()
+        self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
         self._opened(session)
 
     def close(self, stop_session: bool) -> None:
@@ -176,6 +196,7 @@ class Driver:
         """A query from the checkpoint, under a new epoch."""
         session = self._session
         assert session is not None
+        self._halt = threading.Event()
         self._checkpoint.next_epoch()
         self._sinks.prepare(session, self._checkpoint)
         rehash(self._checkpoint, self._kept)
@@ -185,18 +206,20 @@ class Driver:
         seed = self._checkpoint.recall(SEED) if last is None else None
         self._state = StateBook(self._topology, self._kept, self._checkpoint.epoch, last, pipeline.merge_state, seed)
         self._runner = BatchRunner(
-            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._stop,
+            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._halt,
             self._state,
         )  # fmt: skip
         self._runner.batches, self._runner.failure = done, failure
         ticking = self._ticking()
-        if ticking and ending.available_now:  # else Spark reads all that is there in one batch: ticks do not know that trigger
-            session.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
-        frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, ticking)
+        if ending.available_now:
+            for name in AVAILABLE_NOW:
+                session.conf.set(name, "true")
+        self._came = self._scheduled()
+        self._frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, ticking)
         if clusters.is_local(session):
             pool.fill(session)
         self._query = internals.start_query(
-            frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
+            self._frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
         )
         return self._query
 
@@ -212,19 +235,91 @@ class Driver:
             log.warning("checkpoint %s was begun without timers: those that there are now come with records only", root)
         return ticks
 
-    def _watch(self, query: StreamingQuery, ending: Ending, end: float | None) -> None:
-        """Wait until the query ends, or end it between two batches."""
+    def _watch(self, query: StreamingQuery, ending: Ending, end: float | None) -> Ended:
+        """Wait until the query ends, or end it between two batches; says why it ended."""
         while query.isActive:
-            over = end is not None and time.monotonic() >= end
-            over = over or (ending.batches is not None and self._batches >= ending.batches)
-            if over or self._exhausted():
-                self._stop.set()
-            if self._stop.wait(0.1):
-                break
-        if self._stop.is_set():
-            self._finish(query)
-        elif query.exception() is not None:
+            ended = self._due(ending, end)
+            if ended is not None:
+                self._halt.set()
+                self._finish(query)
+                return ended
+            self._stop.wait(0.1)
+        with contextlib.suppress(StreamingQueryException):  # it is raised below, with its cause
+            query.awaitTermination(TERMINATION_S)
+        if query.exception() is not None:
             self._raise(query)
+        if not (ending.available_now and internals.found_nothing_new(query)):
+            raise RuntimeError("Spark ended the query without an error, before it had read all that there is")
+        self._check_committed()
+        return Ended.AVAILABLE
+
+    def _due(self, ending: Ending, end: float | None) -> Ended | None:
+        """Why the run is to end now, if it is."""
+        if self._stop.is_set():
+            return Ended.STOPPED
+        if end is not None and time.monotonic() >= end:
+            return Ended.DURATION
+        if ending.batches is not None and self._batches >= ending.batches:
+            return Ended.BATCHES
+        return Ended.EXHAUSTED if self._exhausted() else None
+
+    def _check_committed(self) -> None:
+        """Fail if records of a generated source wait that had come when the query began."""
+        assert self._runner is not None
+        for name, came in self._came.items():
+            committed = self._runner.committed.get(name, 0)
+            if committed < came:
+                raise RuntimeError(
+                    f"the query ended as if it had read all, but of source {name!r} {committed:,} records are committed, and"
+                    f" {came:,} had come when it began"
+                )
+
+    def _looks_again(self) -> bool:
+        """Whether another query shall confirm that nothing is there: once, if the run has read no record, and a source does not
+        tell by itself how many there are."""
+        assert self._runner is not None
+        counted = all(isinstance(source.source, GenerateSource) for source in self._topology.sources)
+        if counted or self._confirming or sum(self._runner.committed.values()) > self._committed_before:
+            return False
+        self._confirming = True
+        self._retire()
+        return True
+
+    def _close(self, end: float | None) -> Closed:
+        """Bring time to the last watermark, unless the run is to end before."""
+        timed = {name: kept for name, kept in self._kept.items() if any(kept.timers)}
+        if not timed or self._checkpoint.last_manifest() is None:
+            return Closed({})
+        assert self._state is not None
+
+        def is_over() -> bool:
+            return self._stop.is_set() or (end is not None and time.monotonic() >= end)
+
+        now_us = round(self._clock() * 1e6)
+        closed = closing.close(self._checkpoint, self._state, timed, self._run_without_records, now_us, is_over)
+        return closed._replace(open={name: one for name, one in closed.open.items() if one})
+
+    def _run_without_records(self, batch: int) -> None:
+        assert self._runner is not None and self._frame is not None
+        context = self._frame.sparkSession.sparkContext
+        context.setLocalProperty(BATCH_PROPERTY, str(batch))
+        try:
+            self._runner.close(internals.empty_like(self._frame), batch)
+        finally:  # this thread is the caller's, who may have jobs of their own
+            context.setLocalProperty(BATCH_PROPERTY, None)
+            context.setLocalProperty(STATE_PROPERTY, None)
+
+    def _log_end(self, ended: Ended, opened: Mapping[str, Open] | None) -> None:
+        waiting = self._backlog(self._runner.committed) if self._runner else None
+        log.info("the run ended: %s, after %d batches", ended, self._batches)
+        if waiting and not self._batches:
+            log.warning("the run ended (%s) before its first batch; %s records wait", ended, f"{waiting:,}")
+        for name, one in (opened or {}).items():
+            told = one.to_json()
+            log.info(
+                "operator %r keeps %d windows and %d timers open, the first until %s",
+                name, told["windows"], told["timers"], told["first"],
+            )  # fmt: skip
 
     def _finish(self, query: StreamingQuery) -> None:
         """The running batch goes to its end; the next one is refused, and that ends the query."""
@@ -296,18 +391,29 @@ class Driver:
         """When the schedule of generated sources began: the first start of this checkpoint, for ever."""
         stored = self._checkpoint.recall("schedule")
         if stored is None:
+            generated = [source.name for source in self._topology.sources if isinstance(source.source, GenerateSource)]
+            if generated and self._checkpoint.begun() >= 0:  # a new schedule would hold records back for as long as it ran
+                raise CheckpointError(
+                    f"{self._checkpoint.own / 'schedule.json'} is gone, which says when the schedule of source"
+                    f" {generated[0]!r} began, but the checkpoint has batches. Restore that file from a copy, or begin anew"
+                    " with a new checkpoint"
+                )
             stored = {"started": self._clock()}
             self._checkpoint.remember("schedule", stored)
         return float(stored["started"])
 
+    def _scheduled(self) -> dict[str, int]:
+        """By generated source, how many records have come."""
+        elapsed_s = self._clock() - self._started
+        generated = {one.name: one.source for one in self._topology.sources if isinstance(one.source, GenerateSource)}
+        return {name: generate.scheduled(source, elapsed_s) for name, source in generated.items()}
+
     def _backlog(self, committed: Mapping[str, int]) -> int | None:
         """Records that came and are not committed; None where a source cannot tell."""
-        waiting = 0
-        for source in self._topology.sources:
-            if not isinstance(source.source, GenerateSource):
-                return None
-            waiting += generate.scheduled(source.source, self._clock() - self._started) - committed.get(source.name, 0)
-        return max(0, waiting)
+        came = self._scheduled()
+        if len(came) < len(self._topology.sources):
+            return None
+        return max(0, sum(count - committed.get(name, 0) for name, count in came.items()))
 
     def _exhausted(self) -> bool:
         """Whether every source was generated to its end and all of it is committed."""

@@ -186,6 +186,22 @@ def start_query(
     return StreamingQuery(query)
 
 
+def found_nothing_new(query: StreamingQuery) -> bool:
+    """Whether the last thing that a query did was to ask its sources for more, and there was nothing.
+
+    Spark ends a query with the trigger ``AvailableNow`` then, and only then. A query that was stopped, or whose thread died
+    before Spark could note the cause, has no exception either.
+    """
+    return bool(query._jsq.streamingQuery().noNewData())
+
+
+def empty_like(frame: DataFrame) -> DataFrame:
+    """A DataFrame with the schema of another one, and no row."""
+    session = frame.sparkSession
+    rows = session._jvm.java.util.ArrayList()
+    return DataFrame(session._jsparkSession.createDataFrame(rows, frame._jdf.schema()), session)
+
+
 def detached(frame: DataFrame) -> DataFrame:
     """The rows of a batch as a DataFrame of their own, on which operators may be applied."""
     session = frame.sparkSession

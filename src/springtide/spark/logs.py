@@ -24,6 +24,8 @@ from springtide.spark.durable import make_folder, write_whole
 VERSION = re.compile("v[12]")
 """The versions of its logs that Spark 4 reads. It does not start from a file of another one."""
 COMPACT = ".compact"
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+"""The text of a commit, where the query has no watermark of Spark's own."""
 
 
 class Entry(NamedTuple):
@@ -74,6 +76,31 @@ class Logs:
             return
         make_folder(file.parent)
         write_whole(file, text)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether Spark has state of its own, as of a DataFrame with an aggregation: each batch has a version of it."""
+        return (self.folder / "state").is_dir()
+
+    def begin_after(self, committed: int, at_ms: int) -> int:
+        """Log the batch after a committed one with the same offsets, at another time; returns its number.
+
+        A query that was stopped may lack the commit of its last batch, and may have begun one more, which is taken as it is.
+        """
+        self.commit(committed)
+        batch = committed + 1
+        if self.text("offsets", batch) is None:
+            version, metadata, *offsets = self.file("offsets", committed).read_text(encoding="utf-8").split("\n")
+            described = json.loads(metadata)
+            described["batchTimestampMs"] = max(at_ms, described["batchTimestampMs"])
+            described_text = json.dumps(described, separators=(",", ":"))
+            self.replace(self.file("offsets", batch), "\n".join([version, described_text, *offsets]))
+        return batch
+
+    def commit(self, batch: int) -> None:
+        """Log the commit of a batch, as that of the batch before, unless that was done."""
+        if self.text("commits", batch) is None:
+            self.replace(self.file("commits", batch), self.text("commits", batch - 1) or COMMIT)
 
     def batch_time(self, batch: int) -> int:
         """When a batch was begun first, in microseconds since 1970: a replay has the same."""

@@ -97,11 +97,17 @@ class StateBook:
 
     def watermark(self, operator: str) -> int | None:
         """No record from before is expected at an operator. What passed other stateful ones is as many batches behind."""
-        node = self._topology[operator]
-        setting = self._topology.watermarks(node)
+        return self._watermark(operator, self._topology.depth(self._topology[operator]))
+
+    def last_watermark(self, operator: str) -> int | None:
+        """The watermark that an operator will have come to some batches later, if no record comes until then."""
+        return self._watermark(operator, 0)
+
+    def _watermark(self, operator: str, depth: int) -> int | None:
+        setting = self._topology.watermarks(self._topology[operator])
         if setting is None:
             return None
-        depth, marks = self._topology.depth(node), []
+        marks = []
         for name in setting:
             seen, event_time = self._times.get(name, []), self._topology[name].event_time
             if len(seen) <= depth or event_time is None:

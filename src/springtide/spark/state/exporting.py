@@ -11,6 +11,7 @@ import pyarrow as pa
 from springtide.errors import OptionError
 from springtide.policy.group.shards import shards_of
 from springtide.spark.state import files
+from springtide.spark.state.origin import origin_of
 from springtide.spark.state.reading import Reading, reading
 from springtide.spark.state.segment import HASH, OWN, TOUCHED
 
@@ -25,9 +26,11 @@ def exported(checkpoint: Path, operator: str, file: Path) -> dict[str, Any]:
         if not state.segments:
             raise OptionError(f"operator {operator!r} has no state yet in checkpoint {str(checkpoint)!r}; nothing was written")
         own = [field for field in state.schema if field.name not in OWN.names]
-        schema = pa.schema([*own, (SHARD, pa.int32()), (WRITTEN, WRITTEN_TYPE)])
+        origin = origin_of(checkpoint, state.held)
+        schema = origin.on(pa.schema([*own, (SHARD, pa.int32()), (WRITTEN, WRITTEN_TYPE)]))
         keys = files.write(file, schema, _parts(state, schema))
-        return {"operator": operator, "file": str(file), "batch": state.held.batch, "keys": keys}
+        told = {"operator": operator, "file": str(file), "batch": state.held.batch, "keys": keys}
+        return {**told, "origin": origin.to_json()}
 
 
 def _parts(state: Reading, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

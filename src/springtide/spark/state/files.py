@@ -66,6 +66,16 @@ def read(path: Path, wanted: pa.Schema, optional: Collection[str], ignored: Coll
         raise OptionError(f"{path}: {error}") from None
 
 
+def metadata(path: Path) -> dict[bytes, bytes]:
+    """What a file says of itself beside its rows: Parquet alone has a place for that."""
+    if path.suffix != ".parquet":
+        return {}
+    try:
+        return dict(pa.parquet.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError) as error:
+        raise OptionError(f"{path}: {error}") from None
+
+
 class _Names:
     """Checks which columns a file has."""
 

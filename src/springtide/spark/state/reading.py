@@ -33,7 +33,7 @@ from springtide.spark.state.compact import groups, newest_within
 from springtide.spark.state.declared import folder_of
 from springtide.spark.state.lookup import Identities, find
 from springtide.spark.state.per_key import NEXT
-from springtide.spark.state.segment import GONE, HASH, KEY, OWN, STATE, Damage, Looked, Segment
+from springtide.spark.state.segment import GONE, HASH, KEY, OWN, STATE, TOUCHED, Damage, Looked, Segment
 from springtide.spark.state.store import below, is_uri, place_of
 
 log = logging.getLogger("springtide.spark")
@@ -108,6 +108,13 @@ class Pinned(Segment):
 
     def close(self) -> None:
         os.close(self._file)
+
+
+class Alarm(NamedTuple):
+    """Keys that have a timer, and when the first of them comes, in microseconds since 1970."""
+
+    keys: int
+    first: int
 
 
 class Part(NamedTuple):
@@ -199,21 +206,31 @@ class Reading:
         """In which shard the first of some rows is."""
         return int(shards_of(row.column(HASH).to_numpy(), self.held.shards)[0])
 
+    def alarms(self, since: int | None = None) -> dict[str, Alarm]:
+        """By variable that has the time of a key's next timer, how many keys have one, and when the first comes. All state
+        with timers is read for it. ``since``, in microseconds: leave out keys that were not written to since then."""
+        wanted = [name for names in DUE.values() for name in names if STATE + name in self.schema.names]
+        found: dict[str, Alarm] = {}
+        for rows in self.rows() if wanted else ():
+            recent = rows if since is None else rows.filter(pc.greater_equal(rows.column(TOUCHED), since))
+            for name in wanted:
+                times = recent.column(STATE + name).drop_null()
+                if len(times):
+                    earliest, before = int(np.min(times.to_numpy())), found.get(name)
+                    first = earliest if before is None else min(before.first, earliest)
+                    found[name] = Alarm(len(times) + (before.keys if before is not None else 0), first)
+        return found
+
     def timers(self) -> dict[str, dict[str, Any]]:
         """By clock, how many keys have a timer, and when the first comes. All state with timers is read for it."""
-        columns = {clock: [STATE + name for name in names] for clock, names in DUE.items()}
-        wanted = [name for names in columns.values() for name in names]
-        counts, first = dict.fromkeys(columns, 0), dict[Clock, int]()
-        for rows in self.rows() if any(name in self.schema.names for name in wanted) else ():
-            for clock, names in columns.items():
-                for times in (rows.column(name).drop_null() for name in names if name in rows.schema.names):
-                    counts[clock] += len(times)
-                    if len(times):
-                        earliest = int(np.min(times.to_numpy()))
-                        first[clock] = min(first.get(clock, earliest), earliest)
+        alarms = self.alarms()
+        by_clock = {clock: [alarms[name] for name in names if name in alarms] for clock, names in DUE.items()}
         return {
-            str(clock): {"keys": counts[clock], "first": moment(first[clock]).isoformat() if clock in first else None}
-            for clock in columns
+            str(clock): {
+                "keys": sum(alarm.keys for alarm in found),
+                "first": moment(min(alarm.first for alarm in found)).isoformat() if found else None,
+            }
+            for clock, found in by_clock.items()
         }
 
 

@@ -25,6 +25,7 @@ from springtide.spark.state.catalog import SEEDED, SUFFIX, Catalog, Run
 from springtide.spark.state.declared import kept_in, kept_of
 from springtide.spark.state.exporting import SHARD, WRITTEN, WRITTEN_TYPE
 from springtide.spark.state.lookup import distinct_in
+from springtide.spark.state.origin import check_recount, remembered, told_by
 from springtide.spark.state.per_key import NEXT, TIMERS
 from springtide.spark.state.reading import SEED
 from springtide.spark.state.segment import KEY, STATE
@@ -33,11 +34,12 @@ from springtide.spark.state.store import check_writable, checked
 
 
 def seeded(
-    topology: Topology, name: str, file: Path, root: Path, now: int, location: str | None = None
+    topology: Topology, name: str, file: Path, root: Path, now: int, location: str | None = None,
+    accept_recount: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Seed the state of an operator in a checkpoint without batches. ``now``, in microseconds: when rows were written that do
-    not say so. ``location``: the URI where the checkpoint's state shall lie. All of the file is tried before the checkpoint is
-    touched."""
+    not say so. ``location``: the URI where the checkpoint's state shall lie. ``accept_recount``: import also what has counted
+    records that the checkpoint's sources may bring again. All of the file is tried before the checkpoint is touched."""
     operator = _stateful(topology, name)
     if location is not None:
         location = checked(location)
@@ -46,15 +48,19 @@ def seeded(
     _check_unused(checkpoint, name)
     parts = _Parts(file, kept_of(topology, operator, "", ""))
     size = sum(part.nbytes for part in parts)
+    origin = told_by(file)
+    check_recount(file, origin, accept_recount)
     checkpoint.acquire(topology)
     try:
         _check_unused(checkpoint, name)
         kept = kept_in(checkpoint, topology, location)[name]
         catalog = _stored(kept, (_identified(part, kept, now) for part in parts), size, file)
+        remembered(checkpoint, name, origin)
         checkpoint.remember(SEED, {**(checkpoint.recall(SEED) or {}), name: catalog.to_json()})
     finally:
         checkpoint.release()
-    return {"operator": name, "file": str(file), "checkpoint": str(root), "keys": catalog.keys, "bytes": catalog.bytes}
+    told = {"operator": name, "file": str(file), "checkpoint": str(root), "keys": catalog.keys, "bytes": catalog.bytes}
+    return {**told, "origin": None if origin is None else origin.to_json()}
 
 
 def _stateful(topology: Topology, name: str) -> Operator:
