@@ -50,6 +50,7 @@ class BatchRunner:
         self.batches = 0
         self.fatal: SpringtideError | None = None
         self.failure: Exception | None = None  # since the last batch that went well
+        self.latest: int | None = None  # the batch that began last
         self._epoch = checkpoint.epoch
         self._retired = False
         self._door = threading.Lock()
@@ -61,6 +62,7 @@ class BatchRunner:
             if self._stop.is_set() or self._retired:
                 raise Stopping
             self._idle.clear()
+        self.latest = batch
         try:
             pause_s = self._batch(frame, batch)
             self.failure = None
@@ -70,6 +72,11 @@ class BatchRunner:
         finally:
             self._idle.set()
         self._stop.wait(pause_s)
+
+    @property
+    def running(self) -> int | None:
+        """The batch that runs now."""
+        return None if self._idle.is_set() else self.latest
 
     def retire(self) -> None:
         """Start no batch any more: another runner takes over once this one is idle."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink, GenerateSource
-from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnError, Operator, Topology
+from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnCrash, OnError, Operator, Topology
 from springtide.policy.group import Grouping, Learner
 from springtide.spark.state.stepping import Kept
 
@@ -58,6 +58,7 @@ class Node:
     event_time: EventTime | None = None
     learns: bool = False  # whether its grouping wants to know what records cost
     learns_by_key: bool = True
+    on_crash: OnCrash = OnCrash.STOP
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Program:
     levels: tuple[tuple[int, ...], ...]  # the operators that receive records at each level; sql ones excluded
     arrival: Mapping[int, int]  # the level at which a shuffled operator receives its records
     dead_letters: Staging
+    workers: str = ""  # the folder with the pages by which workers tell where they are; "" for none
 
     def fed_from(self, level: int) -> frozenset[int]:
         """The operators behind a shuffle that records may be sent to from the stage of a level."""
@@ -99,7 +101,7 @@ class Program:
 
 def compile_topology(
     topology: Topology, groupings: Mapping[str, Grouping], staging: Mapping[str, Staging | None], dead_letters: Staging,
-    kept: Mapping[str, Kept] | None = None,
+    kept: Mapping[str, Kept] | None = None, workers: str = "",
 ) -> Program:  # fmt: skip
     """The program of a topology. ``groupings`` has one for every operator that is not chained, ``kept`` every stateful one."""
     numbers = {operator.name: number for number, operator in enumerate(topology)}
@@ -110,7 +112,7 @@ def compile_topology(
     levels = tuple(
         tuple(n for n, level in arrival.items() if level == here and nodes[n].kind is not Kind.SQL) for here in range(depth + 1)
     )
-    return Program(topology.name, nodes, levels, arrival, dead_letters)
+    return Program(topology.name, nodes, levels, arrival, dead_letters, workers)
 
 
 def _node(
@@ -144,6 +146,7 @@ def _node(
         readers=schemas.readers(record, offered) if wants_records and record is not None else {},
         learns=isinstance(grouping, Learner),
         learns_by_key=getattr(grouping, "by_key", True),
+        on_crash=operator.on_crash,
     )  # fmt: skip
 
 
