@@ -18,8 +18,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-Numbers = memoryview[int]
+Numbers: TypeAlias = "memoryview[int]"
 INDEX, ROWS, OPERATOR, STEP, BATCH, LEVEL, GATE, TASK, BUSY = range(9)
 """What the numbers of a page mean; see ``Place`` for the first ones."""
 NUMBERS = 9
