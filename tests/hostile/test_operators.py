@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 import springtide as st
-from springtide.errors import RecordError, RunError
+from springtide.errors import RunError
 
 pytest.importorskip("pyspark")
 
@@ -207,7 +208,7 @@ def test_the_message_names_the_operator_and_the_record_that_killed_its_worker(
     assert f"in operator 'work', at record {BAD} of task 0 of batch 0" in str(raised.value)
     assert "on_crash='dead-letter'" in str(raised.value)
     if die is read_address_zero:
-        assert "Segmentation fault in " in str(raised.value)
+        assert "of Segmentation fault in " in str(raised.value)
     assert seen(tmp_path / "out") == []
 
 
@@ -249,3 +250,104 @@ def test_of_a_batch_or_a_key_that_kills_its_worker_all_records_go_to_the_dead_le
     assert sorted(seen(tmp_path / "chunked") + by_operator["chunked"]) == list(range(50))
     assert sorted(by_operator["counted"]) == list(range(2, 50, 5))
     assert sorted((row["k"], row["n"]) for row in read(tmp_path / "counted")) == [(0, 10), (1, 10), (3, 10), (4, 10)]
+
+
+JOB = """
+import time
+from dataclasses import dataclass
+import springtide as st
+
+@dataclass(frozen=True)
+class Number:
+    n: int
+
+def number(draw: st.Draw) -> Number:
+    return Number(draw.index)
+
+def work(one: Number) -> Number:
+    if one.n == 17:
+        time.sleep(10**6)
+    return one
+
+job = st.source.generate(number, rate=1e6, limit=50).map(work).to(st.sink.files("out")).named("job")
+"""
+
+
+@pytest.mark.crash
+def test_sigterm_ends_a_process_whose_operator_hangs(tmp_path: Path) -> None:
+    """With exit code 0, a summary, and no process left behind."""
+    (tmp_path / "job.py").write_text(JOB)
+    command = [
+        Path(sys.executable).with_name("springtide"),
+        "run",
+        "job.py",
+        "--stall-after",
+        "1s",
+        "--json",
+        "--max-slots",
+        "2",
+    ]
+    log = tmp_path / "log.txt"
+    with log.open("w") as file:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=file, text=True)
+    try:
+        wait_for(lambda: "s in operator 'work', at record 17 of task 0" in log.read_text(), process)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        begun = time.monotonic()
+        summary = json.loads(process.communicate(timeout=60)[0])
+        assert time.monotonic() - begun < 30
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, log.read_text()
+    assert summary["given_up_batch"] == 0
+    assert "batch 0 made no progress" in log.read_text()
+    assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+def wait_for(there: Callable[[], bool], process: subprocess.Popen[str], patience_s: float = 120.0) -> None:
+    end = time.monotonic() + patience_s
+    while not there():
+        assert process.poll() is None, "it ended"
+        assert time.monotonic() < end, f"not within {patience_s:.0f} s"
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A sql operator's function, which runs in the driver: says that it has begun, and waits until it may go on."""
+
+    folder: Path
+
+    def __call__(self, frame: Any) -> Any:
+        (self.folder / "begun").touch()
+        end = time.monotonic() + 60
+        while not (self.folder / "go on").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        return frame
+
+
+def test_a_function_that_hangs_in_the_driver_is_left_behind_and_commits_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can end it in this process."""
+    monkeypatch.setattr(driver, "CANCEL_S", 1.0)
+    stop = threading.Event()
+
+    def end_it() -> None:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+        stop.set()
+
+    threading.Thread(target=end_it, daemon=True).start()
+    numbers = st.source.generate(number, rate=FAST, limit=50, name="numbers")
+    counted = numbers.sql(Waits(tmp_path), schema=Number, name="sql")
+    result = run(counted.to(st.sink.files(tmp_path / "out")).named("hostile"), spark, tmp_path, stop=stop, stall_after=1.0)
+    assert result.summary["given_up_batch"] == 0
+    assert "no task runs, so a sink or the driver is at work" in caplog.text
+    (stopping,) = (thread for thread in threading.enumerate() if thread.name == "springtide-stop")
+    (tmp_path / "go on").touch()
+    stopping.join(timeout=30)
+    assert not stopping.is_alive()
+    assert list((tmp_path / "checkpoint" / "springtide" / "manifests").iterdir()) == []

@@ -51,6 +51,7 @@ class BatchRunner:
         self.fatal: SpringtideError | None = None
         self.failure: Exception | None = None  # since the last batch that went well
         self.latest: int | None = None  # the batch that began last
+        self.given_up = False  # its failure is then what the driver wanted
         self._epoch = checkpoint.epoch
         self._retired = False
         self._door = threading.Lock()
@@ -67,6 +68,8 @@ class BatchRunner:
             pause_s = self._batch(frame, batch)
             self.failure = None
         except Exception as error:
+            if self.given_up:
+                raise Stopping from None
             self.failure = error
             raise
         finally:

@@ -14,6 +14,7 @@ from springtide.spark.workers import Worker
 DEATHS_BEFORE_ASIDE = 2
 """How many workers a record kills before it goes to the dead letters. One death may be the kernel's choice when memory is
 short; Spark runs a task four times before a batch fails, so that most records have killed four by then."""
+WAY_OUT = "mend the operator, or give it on_crash='dead-letter', by which such a record goes to the dead letters"
 DIED = "Python worker exited unexpectedly"
 """Part of Spark's message when the socket to a worker ends in the middle of a task, in 4.2 and 4.3."""
 
@@ -37,9 +38,10 @@ class Crashes:
         own = [worker for worker in dead if worker.batch == batch]
         self._deaths.update(worker.place for worker in own)
         worst = max(own, key=lambda worker: self._deaths[worker.place])
-        died = f"died {_times(self._deaths[worst.place])}"
-        how = f" ({worst.fault})" if worst.fault else ""
-        return f"the Python worker {died}{how} {where(self._program, worst.batch, worst.place)}"
+        deaths = self._deaths[worst.place]
+        how = f", of {worst.fault}" if worst.fault else ""
+        died = "the death of a Python worker" if deaths == 1 else f"the death of {deaths} Python workers"
+        return f"{died} {where(self._program, batch, worst.place)}{how}"
 
     def put_aside(self) -> Place | None:
         """The record that has killed the most workers, if its operator lets such records go to the dead letters.
@@ -62,11 +64,8 @@ class Crashes:
         places = [[p.level, p.gate, p.task, p.operator, p.index, deaths] for p, deaths in self._aside.items()]
         return json.dumps({"batch": self._batch, "places": places})
 
-    def way_out(self) -> str:
-        return "mend the operator, or give it on_crash='dead-letter', by which such a record goes to the dead letters"
-
     def _may_go(self, place: Place) -> bool:
-        if place.operator == NOWHERE or place.index == NOWHERE:
+        if not 0 <= place.operator < len(self._program.nodes) or place.index == NOWHERE:
             return False
         return self._program.nodes[place.operator].on_crash is OnCrash.DEAD_LETTER
 
@@ -74,7 +73,7 @@ class Crashes:
 def where(program: Program, batch: int, place: Place) -> str:
     """A place in words, behind a verb."""
     task = f"task {place.task} of batch {batch}"
-    if place.operator == NOWHERE:
+    if not 0 <= place.operator < len(program.nodes):
         return f"in {task} (stage {place.level}), outside of any operator"
     node = program.nodes[place.operator]
     return f"in operator {node.name!r}, {_record(node.kind, place)} {task}"
@@ -95,7 +94,3 @@ def _follows(one: Place, other: Place) -> bool:
     if (one.level, one.gate) != (other.level, other.gate):
         return (one.level, one.gate) > (other.level, other.gate)
     return one.task == other.task and (one.step, one.index) > (other.step, other.index)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

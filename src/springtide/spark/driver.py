@@ -26,7 +26,7 @@ from springtide.spark import clusters, generate, internals, pool, sources
 from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.crashes import Crashes, where
+from springtide.spark.crashes import DIED, WAY_OUT, Crashes, where
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
 from springtide.spark.stalls import Stalls
@@ -269,15 +269,14 @@ class Driver:
 
     def _give_up(self, query: StreamingQuery, runner: BatchRunner) -> None:
         """Cancel the running batch, and end the workers that do not notice it."""
-        batch, done, failure = runner.running, runner.batches, runner.failure
+        batch, done = runner.running, runner.batches
+        runner.given_up = True
         threading.Thread(target=_stopped, args=(query,), name="springtide-stop", daemon=True).start()  # waits for the batch
         end = time.monotonic() + CANCEL_S
         while not runner.is_idle(0.1) and time.monotonic() < end:
             pass
         killed = self._workers.kill()
-        if runner.is_idle(0.0):
-            runner.failure = failure  # not that the job was cancelled, which is no fault
-        else:  # a sink's or a sql operator's function hangs in this process, where nothing can end it
+        if not runner.is_idle(0.0):  # a sink's or a sql operator's function hangs in this process, where nothing can end it
             self._checkpoint.next_epoch()  # so that it cannot commit any more
         if batch is None or runner.batches > done:
             return
@@ -323,7 +322,7 @@ class Driver:
             return 0
         cause = died or cause_of(error)
         if failures > GIVE_UP_AFTER:
-            way_out = f"; {self._crashes.way_out()}" if died else ""
+            way_out = f"; {WAY_OUT}" if died else ""
             raise RunError(f"the query failed {failures} times in a row, the last time with {cause}{way_out}") from error
         self.restarts += 1
         alive = self._session is not None and internals.is_alive(self._session)
@@ -399,6 +398,8 @@ def cause_of(error: Exception) -> str:
     raised = _RAISED.findall(worker) if before else []
     if raised:
         return str(raised[-1][:500])  # of a chain, the last is what the others led to
+    if DIED in str(error):
+        return "the death of a Python worker outside of the operators, or on a node that cannot write to the checkpoint"
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()]  # Py4J puts a colon before the error
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
     return (named or [line for line in lines if line] or [type(error).__name__])[-1 if named else 0][:500]
