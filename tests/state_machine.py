@@ -29,7 +29,7 @@ class Machine:
         place_of(kept.folder).prepare()
         self.expiring: int | None = None
         self.late: list[dict[str, Any]] = []
-        self.failed: list[tuple[dict[str, Any], Exception]] = []
+        self.failed: list[tuple[dict[str, Any], BaseException]] = []
 
     @classmethod
     def of(cls, topology: Topology, folder: Path) -> Machine:

@@ -606,7 +606,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
     "unknown option": (
         lambda: trips().map(price, paralelism=4),
         OptionError,
-        ("price: unknown option 'paralelism'; did you mean 'parallelism'?", "grouping, name, on_error"),
+        ("price: unknown option 'paralelism'; did you mean 'parallelism'?", "grouping, name, on_crash, on_error"),
     ),
     "unknown option of a sink": (
         lambda: trips().to(st.sink.discard(), gruping="round-robin"),
@@ -616,7 +616,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
     "an option that others have": (
         lambda: trips().filter(paid, schema=Priced),
         OptionError,
-        ("paid: unknown option 'schema'; Allowed: by, grouping, name, on_error, parallelism",),
+        ("paid: unknown option 'schema'; Allowed: by, grouping, name, on_crash, on_error, parallelism",),
     ),
     "on_error nonsense": (
         lambda: trips().map(price, on_error="stp"),

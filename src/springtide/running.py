@@ -84,7 +84,7 @@ def run(
     stop: threading.Event | None = None, guards: Sequence[str] = (), dry_run: bool = False,
     shed_after: str | float | None = None, queue_limit: int | None = None,
     executors: str | None = None, min_executors: int = 1, grant: str | None = None, managers: str = "",
-    sharding: str | Sharder = "balance", state: str | None = None,
+    sharding: str | Sharder = "balance", state: str | None = None, stall_after: str | float = 60.0,
 ) -> Result:  # fmt: skip
     """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
 
@@ -100,7 +100,7 @@ def run(
     such as ``token-bucket``, says which requests are granted; ``managers``: their times, such as ``operators=10s, settle=30s``.
     ``sharding``: which task has a shard of a stateful operator: ``balance``, such as ``balance:theta=1.1``, or ``fixed``.
     ``state``: where the state of stateful operators lies, for ever: a URI such as ``s3://bucket/folder`` (default: in the
-    checkpoint).
+    checkpoint). ``stall_after``: a task that has made no progress for this long is warned of, with its operator and record.
     Everything that can be wrong is checked before Spark starts.
     """
     if not isinstance(topology, Topology):
@@ -117,6 +117,9 @@ def run(
     scaler = make(spec)
     groupings = _groupings(topology, grouping, grouping_settings or {})
     shedding = _shedding(topology, shed_after, queue_limit)
+    stall_after_s = seconds(stall_after, "stall_after")
+    if stall_after_s <= 0:
+        raise OptionError(f"stall_after={stall_after!r} is not allowed; it is above 0")
     ending_s = None if duration is None else seconds(duration, "duration")
     bounds = Bounds(max_slots)
     sharder = named("shard", sharding) if isinstance(sharding, str) else sharding
@@ -193,7 +196,8 @@ def run(
             employed.callback(cluster.close)
             loop.employ(cluster, limits, elastic, caching)
 
-        driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened, state=state)
+        driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened, state=state,
+                                     stall_after_s=stall_after_s)  # fmt: skip
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),
                           "policy": policy, "settings": dict(settings or {}), "guards": list(guards), "dry_run": dry_run,
                           "grouping": grouping,
@@ -222,6 +226,7 @@ def run(
     summary["restarts"] = outcome.restarts
     summary["ended"] = str(outcome.ended)
     summary["open"] = None if outcome.open is None else {name: one.to_json() for name, one in outcome.open.items()}
+    summary["given_up_batch"] = outcome.given_up
     summary["control_restarts"] = control.restarts if isinstance(control, RemotePolicy) else 0
     seen = loop.fleet.executor_seconds if loop.fleet else 0.0
     summary["executor_seconds"] = round(seen, 1) or None  # in one process there are none

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from springtide.model import schema as schemas
 from springtide.model.duration import seconds
 from springtide.model.endpoints import FilesSink, MemorySink, SinkSpec, SourceSpec, TableSink
 from springtide.model.state import Stateful, StateSpec
-from springtide.model.topology import AUTO, EventTime, Kind, OnError, Operator, Topology
+from springtide.model.topology import AUTO, EventTime, Kind, OnCrash, OnError, Operator, Topology
 from springtide.processors.processor import Processor
 
 
@@ -34,7 +35,8 @@ class Stream:
     """Records of one schema. Each method adds an operator and returns what comes out of it.
 
     Options of every operator: ``name`` (default: the function's), ``grouping`` (default: none, so that it runs in its
-    upstream's task), ``parallelism`` (a limit on its tasks), ``on_error`` (``"dead-letter"`` or ``"stop"``).
+    upstream's task), ``parallelism`` (a limit on its tasks), ``on_error`` (``"dead-letter"`` or ``"stop"``: what becomes of a
+    record whose function raises), ``on_crash`` (``"stop"`` or ``"dead-letter"``: of one that kills its Python worker).
     """
 
     _node: _Node = field(repr=False)
@@ -72,7 +74,7 @@ class Stream:
     def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
         """A function from DataFrame to DataFrame that stays in the JVM; ``schema=`` says what comes out."""
         _check_callable(Kind.SQL, function)
-        refused = sorted({"grouping", "by", "parallelism", "on_error"} & options.keys())
+        refused = sorted({"grouping", "by", "parallelism", "on_error", "on_crash"} & options.keys())
         if refused:
             raise TopologyError(f"sql {called(function)!r}: {refused[0]}= has no meaning here, Spark plans it itself")
         return self._apply(Kind.SQL, function, *schemas.as_schema(schema, called(function)), options)
@@ -120,7 +122,7 @@ class Stream:
     def _options(self, where: str, options: dict[str, Any], beside: tuple[str, ...] = ()) -> dict[str, Any]:
         """Check what was passed by name, and complete it: a limit on the tasks asks for tasks of its own. ``beside``: what else
         the operator takes."""
-        allowed = ("grouping", "by", "parallelism", "on_error")
+        allowed = ("grouping", "by", "parallelism", "on_error", "on_crash")
         for given in options:
             if given not in allowed:
                 others = [option for option in (*allowed, "name", "schema", *beside) if option != given]
@@ -131,13 +133,9 @@ class Stream:
         if "by" in chosen:
             chosen["by"] = _columns(where, chosen["by"])
             chosen.setdefault("grouping", AUTO)
-        if "on_error" in chosen:
-            try:
-                chosen["on_error"] = OnError(chosen["on_error"])
-            except ValueError:
-                raise OptionError(
-                    f"{where}: on_error={chosen['on_error']!r}; {nearest(str(chosen['on_error']), list(map(str, OnError)))}"
-                ) from None
+        for option, kind in (("on_error", OnError), ("on_crash", OnCrash)):
+            if option in chosen:
+                chosen[option] = _one_of(kind, where, option, chosen[option])
         if not isinstance(chosen.get("grouping", AUTO), str):
             raise TopologyError(f"{where}: grouping={chosen['grouping']!r} is not the name of a grouping")
         if "parallelism" in chosen:
@@ -315,6 +313,13 @@ def _columns(where: str, given: object) -> tuple[str, ...]:
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) for name in names):
         raise TopologyError(f"{where}: by={given!r} is not allowed; give the name of a column, or a tuple of names")
     return tuple(names)
+
+
+def _one_of(kind: type[StrEnum], where: str, option: str, given: Any) -> StrEnum:
+    try:
+        return kind(given)
+    except ValueError:
+        raise OptionError(f"{where}: {option}={given!r}; {nearest(str(given), list(map(str, kind)))}") from None
 
 
 def _check_callable(kind: Kind, function: object) -> None:

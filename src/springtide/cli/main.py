@@ -69,6 +69,7 @@ def cli(verbose: bool) -> None:
 @click.option("--executors", help="Of a cluster: elastic (the default), fixed, or spark for its dynamic allocation.")
 @click.option("--min-executors", default=1, show_default=True, help="Executors that are always kept.")
 @click.option("--duration", help="End after this time, such as 60s.")
+@click.option("--stall-after", default="60s", show_default=True, help="Warn of a task without progress for this long.")
 @click.option("--batches", type=click.IntRange(1), help="End after so many batches.")
 @click.option("--available-now", is_flag=True, help="End when what is there now is processed.")
 @click.option("--checkpoint", help="Where to go on from, and where a later run can. Default: in the run's folder.")

@@ -25,6 +25,10 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
+def _ignore() -> None:
+    pass
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Some keys of a stateful operator in one batch: their records, what was remembered of them, and the time.
@@ -41,6 +45,7 @@ class Group:
     due: Mask
     now: int  # the batch's time, the same when it is run again
     watermark: int | None  # no record before this is expected any more; None as long as nothing is known
+    before_call: Callable[[], None] = _ignore  # is called before each call of a user's function; fails a call that is to fail
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +61,7 @@ class Step:
     new: pa.RecordBatch
     output: pa.RecordBatch | None = None
     seconds: npt.NDArray[np.float64] | None = None
-    failed: Sequence[tuple[int, Exception]] = ()
+    failed: Sequence[tuple[int, BaseException]] = ()
 
 
 @runtime_checkable

@@ -49,6 +49,13 @@ class OnError(StrEnum):
     STOP = "stop"
 
 
+class OnCrash(StrEnum):
+    """What happens to a record that kills the process that works on it, time and again."""
+
+    DEAD_LETTER = "dead-letter"
+    STOP = "stop"
+
+
 @dataclass(frozen=True)
 class EventTime:
     """Which column has a record's own time, and how much later than the latest a record may come."""
@@ -79,6 +86,7 @@ class Operator:
     by: tuple[str, ...] = ()
     parallelism: int | None = None
     on_error: OnError = OnError.DEAD_LETTER
+    on_crash: OnCrash = OnCrash.STOP
     state: StateSpec | None = None
     event_time: EventTime | None = None
     source: SourceSpec | None = None

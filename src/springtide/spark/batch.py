@@ -50,6 +50,8 @@ class BatchRunner:
         self.batches = 0
         self.fatal: SpringtideError | None = None
         self.failure: Exception | None = None  # since the last batch that went well
+        self.latest: int | None = None  # the batch that began last
+        self.given_up = False  # its failure is then what the driver wanted
         self._epoch = checkpoint.epoch
         self._retired = False
         self._door = threading.Lock()
@@ -70,11 +72,14 @@ class BatchRunner:
         self._attempt(frame, batch)
 
     def _attempt(self, frame: DataFrame, batch: int) -> float:
+        self.latest = batch
         try:
             pause_s = self._batch(frame, batch)
             self.failure = None
             return pause_s
         except Exception as error:
+            if self.given_up:
+                raise Stopping from None
             self.failure = error
             raise
         finally:
@@ -84,6 +89,11 @@ class BatchRunner:
         """Where batches are handed on, a start keeps to the offsets of the last one, which it can check only by this note."""
         if self._sinks.hand_on and not self._retired and self._checkpoint.manifest(batch) is None:
             self._checkpoint.begin(batch, handed_on=True)
+
+    @property
+    def running(self) -> int | None:
+        """The batch that runs now."""
+        return None if self._idle.is_set() else self.latest
 
     def retire(self) -> None:
         """Start no batch any more: another runner takes over once this one is idle."""

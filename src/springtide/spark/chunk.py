@@ -22,7 +22,7 @@ class Refused:
     """Stands for a row that its record class would not take, as when ``__post_init__`` checks what a file brought."""
 
     row: Mapping[str, Any]
-    error: Exception
+    error: BaseException
 
 
 class Chunk:
@@ -57,7 +57,7 @@ class Chunk:
         try:
             read = [_values(one, reader) for one, reader in zip(columns, readers, strict=True)]
             return [make(*values) for values in zip(*read, strict=True)]
-        except Exception:  # noqa: BLE001  a class is a user's code; find out which rows it refuses
+        except BaseException:  # noqa: BLE001  a class is a user's code; find out which rows it refuses
             return [_read(make, readers, row) for row in batch.select([field.name for field in wanted]).to_pylist()]
 
     def batch(self) -> pa.RecordBatch:
@@ -111,7 +111,7 @@ def _read(make: Callable[..., Any], readers: Sequence[Callable[[Any], Any] | Non
     try:
         values = zip(row.values(), readers, strict=True)
         return make(*(value if read is None or value is None else read(value) for value, read in values))
-    except Exception as error:  # noqa: BLE001  whatever the class raises is the row's fate
+    except BaseException as error:  # noqa: BLE001  whatever the class raises is the row's fate
         return Refused(row, error)
 
 

@@ -28,16 +28,19 @@ from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.closing import Closed, Open
+from springtide.spark.crashes import DIED, WAY_OUT, Crashes, where
 from springtide.spark.ending import Ended, Ending
 from springtide.spark.hashing import routing_seed
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
+from springtide.spark.stalls import Stalls
 from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import SEED
 from springtide.spark.state.rehash import rehash
 from springtide.spark.worker import BATCH_PROPERTY, STATE_PROPERTY
+from springtide.spark.workers import Workers
 
 log = logging.getLogger("springtide.spark")
 
@@ -52,6 +55,13 @@ AVAILABLE_NOW = (
 """What Spark has to be told of a query that ends with what is there."""
 TERMINATION_S = 60
 """Spark calls a query inactive before its thread has ended, and may note an error until then. It is waited for so long."""
+STALL_AFTER_S = 60.0
+"""A task without progress for this long is warned of, unless the run is told another limit."""
+END_PATIENCE_S = 10.0
+"""A batch that makes no progress for this long is given up when the run has to end. Ten seconds is a third of what Kubernetes
+gives a process between SIGTERM and SIGKILL; a batch that is given up is processed again by the next start."""
+CANCEL_S = 10.0
+"""How long a cancelled batch may take to end; Spark interrupts its tasks within milliseconds."""
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
 """What a traceback ends with: any exception, with whatever name."""
 
@@ -64,6 +74,7 @@ class Outcome:
     restarts: int = 0
     ended: Ended = Ended.STOPPED
     open: dict[str, Open] | None = None  # by operator, what stays open; None unless all records were processed
+    given_up: int | None = None  # the batch that was cancelled for the run to end
 
 
 class SourceActuator:
@@ -105,17 +116,24 @@ class Driver:
         self, topology: Topology, checkpoint: Checkpoint, control: Control, groupings: Mapping[str, Grouping],
         new_session: Callable[[], SparkSession], stop: threading.Event, clock: Callable[[], float] = time.time,
         opened: Callable[[SparkSession], None] = lambda _: None, state: str | None = None,
+        stall_after_s: float = STALL_AFTER_S,
     ) -> None:  # fmt: skip
         """``opened`` is told of the session, and of every one that follows it after its JVM died. ``state``: the URI where
-        state shall lie, None for where it does."""
+        state shall lie, None for where it does. ``stall_after_s``: when to warn of a task without progress."""
         self._topology, self._checkpoint, self._control = topology, checkpoint, control
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
         self._kept = kept_in(checkpoint, topology, state)
         presence.check(checkpoint, self._kept)
+        self._workers = Workers(checkpoint.own / "workers")
         seed = routing_seed(checkpoint.secret())
-        self._program = programs.compile_topology(topology, groupings, places, dead, self._kept, seed)
+        self._program = programs.compile_topology(
+            topology, groupings, places, dead, self._kept, seed=seed, workers=str(self._workers.root)
+        )
+        self._crashes = Crashes(self._program)
+        self._stalls = Stalls(self._program, self._workers, stall_after_s, self._running, self._stages)
+        self._end_patience_s = min(END_PATIENCE_S, stall_after_s)
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, {n: place for n, place in {**places, "": dead}.items() if place is not None})
         self._started = 0.0
@@ -131,6 +149,7 @@ class Driver:
         self._committed_before = 0  # records, by earlier runs
         self._confirming = False
         self.restarts = 0
+        self._given_up: int | None = None
 
     def run(self, ending: Ending) -> Outcome:
         """Start, watch, and restart on failure; returns when the run is over."""
@@ -154,16 +173,26 @@ class Driver:
                 raise
             except Exception as error:  # noqa: BLE001  whatever ended the query, the supervisor decides what follows
                 failures = 1 if self._batches > before else failures + 1
-                self._recover(error, failures)
+                failures = self._recover(error, failures)
         if not ended.is_complete:
             self._raise_if_unfinished()
         self._log_end(ended, opened)
         tables = {name: pa.concat_tables(parts) for name, parts in self._sinks.memory.items() if parts}
-        return Outcome(tables, self.restarts, ended, opened)
+        return Outcome(tables, self.restarts, ended, opened, self._given_up)
 
     @property
     def _batches(self) -> int:
         return self._runner.batches if self._runner else 0
+
+    def _running(self) -> int | None:
+        return self._runner.running if self._runner else None
+
+    def _stages(self) -> tuple[str, ...]:
+        if self._session is None or self._query is None:
+            return ()
+        with contextlib.suppress(Exception):  # the JVM may have died, which the supervisor finds out by itself
+            return internals.running_stages(self._session, str(self._query.runId))
+        return ()
 
     def open(self) -> None:
         """Start Spark, and the schedule of generated sources with it, unless an earlier run has started that."""
@@ -177,6 +206,7 @@ class Driver:
     def close(self, stop_session: bool) -> None:
         """Let go of the checkpoint, and of the session if it is ours."""
         self._end_merges()
+        self._workers.end()
         self._unlock()
         if not stop_session:
             return
@@ -198,10 +228,12 @@ class Driver:
         assert session is not None
         self._halt = threading.Event()
         self._checkpoint.next_epoch()
+        self._workers.begin(self._checkpoint.epoch)
         self._sinks.prepare(session, self._checkpoint)
         rehash(self._checkpoint, self._kept)
         done, failure = self._batches, self._runner.failure if self._runner else None
         self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
+        pipeline.aside = self._crashes.document()
         last = self._checkpoint.last_manifest()
         seed = self._checkpoint.recall(SEED) if last is None else None
         self._state = StateBook(self._topology, self._kept, self._checkpoint.epoch, last, pipeline.merge_state, seed)
@@ -243,6 +275,7 @@ class Driver:
                 self._halt.set()
                 self._finish(query)
                 return ended
+            self._stalls.look()
             self._stop.wait(0.1)
         with contextlib.suppress(StreamingQueryException):  # it is raised below, with its cause
             query.awaitTermination(TERMINATION_S)
@@ -322,14 +355,39 @@ class Driver:
             )  # fmt: skip
 
     def _finish(self, query: StreamingQuery) -> None:
-        """The running batch goes to its end; the next one is refused, and that ends the query."""
+        """The running batch goes to its end as long as it makes progress; the next one is refused, and that ends the query."""
         runner = self._runner
         assert runner is not None
+        told = time.monotonic()
         while query.isActive and not runner.is_idle(0.1):
-            pass
-        query.stop()
+            self._stalls.look()
+            if min(self._stalls.still_s, time.monotonic() - told) >= self._end_patience_s:
+                self._give_up(query, runner)
+                break
+        else:
+            query.stop()
         if runner.fatal is not None:
             raise runner.fatal
+
+    def _give_up(self, query: StreamingQuery, runner: BatchRunner) -> None:
+        """Cancel the running batch, and end the workers that do not notice it."""
+        batch, done = runner.running, runner.batches
+        runner.given_up = True
+        threading.Thread(target=_stopped, args=(query,), name="springtide-stop", daemon=True).start()  # waits for the batch
+        end = time.monotonic() + CANCEL_S
+        while not runner.is_idle(0.1) and time.monotonic() < end:
+            pass
+        killed = self._workers.kill()
+        if not runner.is_idle(0.0):  # a sink's or a sql operator's function hangs in this process, where nothing can end it
+            self._checkpoint.next_epoch()  # so that it cannot commit any more
+        if batch is None or runner.batches > done:
+            return
+        self._given_up = batch
+        ended = "".join(f"; ended process {w.pid} {where(self._program, w.batch, w.place)}" for w in killed)
+        log.warning(
+            "batch %d made no progress for %.0f s and was given up, so that the run can end%s. Nothing of it is committed; the"
+            " next start processes it again", batch, self._end_patience_s, ended,
+        )  # fmt: skip
 
     def _raise_if_unfinished(self) -> None:
         """A run that ends while its query fails is no success."""
@@ -343,8 +401,9 @@ class Driver:
             raise self._runner.fatal
         raise RuntimeError(str(query.exception()))
 
-    def _recover(self, error: Exception, failures: int) -> None:
-        """Back off, and let go of the session if its JVM died."""
+    def _recover(self, error: Exception, failures: int) -> int:
+        """Back off, and let go of the session if its JVM died. Returns the failures to count on from: none, if the record
+        that caused them is put aside."""
         self._retire()
         if self._runner is not None and self._runner.fatal is not None:
             raise self._runner.fatal
@@ -358,17 +417,25 @@ class Driver:
             raise RunError(
                 f"No module named {missing[1]!r} on the executors; ship it with --py-files (py_files=), or install it there"
             ) from error
+        died = self._crashes.note(self._workers.dead(self._runner.latest if self._runner else None))
+        if died is not None and self._crashes.put_aside() is not None:
+            log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
+            self.restarts += 1
+            return 0
+        cause = died or cause_of(error)
         if failures > GIVE_UP_AFTER:
-            raise RunError(f"the query failed {failures} times in a row, the last time with {cause_of(error)}") from error
+            way_out = f"; {WAY_OUT}" if died else ""
+            raise RunError(f"the query failed {failures} times in a row, the last time with {cause}{way_out}") from error
         self.restarts += 1
         alive = self._session is not None and internals.is_alive(self._session)
         wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
-        log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause_of(error), wait)
+        log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause, wait)
         self._stop.wait(wait)
         if not alive:
             self._unlock()
             internals.forget_dead_jvm()
             self._session = None
+        return failures
 
     def _retire(self) -> None:
         """End the old query for good: a batch of it that still ran would commit what the next epoch sweeps away."""
@@ -433,12 +500,19 @@ def total_of(source: Any) -> int | None:
     return min(known, default=None)
 
 
+def _stopped(query: StreamingQuery) -> None:
+    with contextlib.suppress(Exception):  # the JVM may be dead, and the query with it
+        query.stop()
+
+
 def cause_of(error: Exception) -> str:
     """The line that tells most of Spark's long messages: what a Python worker raised, or the last one that names an error."""
     before, _, worker = str(error).rpartition("PythonException: ")
     raised = _RAISED.findall(worker) if before else []
     if raised:
         return str(raised[-1][:500])  # of a chain, the last is what the others led to
+    if DIED in str(error):
+        return "the death of a Python worker outside of the operators, or on a node that cannot write to the checkpoint"
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()]  # Py4J puts a colon before the error
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
     return (named or [line for line in lines if line] or [type(error).__name__])[-1 if named else 0][:500]

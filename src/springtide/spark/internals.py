@@ -319,6 +319,20 @@ def is_alive(session: Any) -> bool:
         return False
 
 
+def running_stages(session: SparkSession, group: str) -> tuple[str, ...]:
+    """The stages of a job group that have tasks now, each with its tasks that are done."""
+    tracker, store = session.sparkContext.statusTracker(), session.sparkContext._jsc.sc().statusStore()
+    told = []
+    for number in tracker.getActiveJobsIds():
+        job = tracker.getJobInfo(number)
+        if job is None or store.job(number).jobGroup().getOrElse(None) != group:
+            continue
+        for stage in filter(None, map(tracker.getStageInfo, job.stageIds)):
+            if stage.numActiveTasks:
+                told.append(f"stage {stage.stageId} ({stage.name}), {stage.numCompletedTasks} of {stage.numTasks} tasks done")
+    return tuple(told)
+
+
 class ExecutorBackend:
     """The executors, as the driver's scheduler and its status store know them. Public are only asking and killing."""
 

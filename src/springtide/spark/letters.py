@@ -19,7 +19,7 @@ LETTER = pa.schema(
 """The schema of dead letters; the record is JSON."""
 
 
-def dead_letter(operator: str, record: Any, error: Exception) -> dict[str, str]:
+def dead_letter(operator: str, record: Any, error: BaseException) -> dict[str, str]:
     """What is kept of a record that failed. Whatever was raised, and whatever the record holds, can be written."""
     letter = {"error": _told(error), "traceback": "".join(traceback.format_exception(error)), "record": _as_json(record)}
     return {"operator": operator} | {k: v.encode("utf-8", "backslashreplace").decode() for k, v in letter.items()}
@@ -41,7 +41,7 @@ def _readable(value: pa.Scalar) -> Any:
         return f"a {value.type} that cannot be read"
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  an error's own text may fail

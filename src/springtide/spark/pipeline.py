@@ -28,7 +28,7 @@ from springtide.spark.shipping import Shipment, ship
 from springtide.spark.sources import columns
 from springtide.spark.state.catalog import SUFFIX
 from springtide.spark.state.compact import merge
-from springtide.spark.worker import STATE_PROPERTY, Entry, Port, Stage, StagePlan, decode, unpacked
+from springtide.spark.worker import ASIDE_PROPERTY, STATE_PROPERTY, Entry, Port, Stage, StagePlan, decode, unpacked
 
 
 @dataclass
@@ -55,6 +55,7 @@ class Pipeline:
         self._outdated: list[list[Shipment]] = []
         self._functions: dict[object, Any] = {}
         self._shed_before: float | None = None
+        self.aside: str | None = None  # the records that tasks leave out, see ``crashes``
         self._merging = f"springtide-merge-{uuid.uuid4().hex[:8]}"
 
     def run(
@@ -64,6 +65,8 @@ class Pipeline:
         """Run a batch to its end; nothing is committed here. ``routes`` that did not change are the same object."""
         if versions:
             self._session.sparkContext.setLocalProperty(STATE_PROPERTY, json.dumps(versions))
+        if self.aside:
+            self._session.sparkContext.setLocalProperty(ASIDE_PROPERTY, self.aside)
         if shed_before != self._shed_before:
             self._shed_before = shed_before
             self._functions.clear()

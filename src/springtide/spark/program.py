@@ -16,7 +16,7 @@ import pyarrow as pa
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink, GenerateSource
-from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnError, Operator, Topology
+from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnCrash, OnError, Operator, Topology
 from springtide.policy.group import Grouping, Learner
 from springtide.spark.state.stepping import Kept
 
@@ -63,6 +63,7 @@ class Node:
     event_time: EventTime | None = None
     learns: bool = False  # whether its grouping wants to know what records cost
     learns_by_key: bool = True
+    on_crash: OnCrash = OnCrash.STOP
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Program:
     arrival: Mapping[int, int]  # the level at which a shuffled operator receives its records
     dead_letters: Staging
     seed: int = 0  # of the hash by which groupings route and learn
+    workers: str = ""  # the folder with the pages by which workers tell where they are; "" for none
 
     def fed_from(self, level: int) -> frozenset[int]:
         """The operators behind a shuffle that records may be sent to from the stage of a level."""
@@ -105,7 +107,7 @@ class Program:
 
 def compile_topology(
     topology: Topology, groupings: Mapping[str, Grouping], staging: Mapping[str, Staging | None], dead_letters: Staging,
-    kept: Mapping[str, Kept] | None = None, seed: int = 0,
+    kept: Mapping[str, Kept] | None = None, seed: int = 0, workers: str = "",
 ) -> Program:  # fmt: skip
     """The program of a topology. ``groupings`` has one for every operator that is not chained, ``kept`` every stateful one.
     ``seed``: of the hash by which groupings route and learn; a secret, where strangers send records."""
@@ -117,7 +119,7 @@ def compile_topology(
     levels = tuple(
         tuple(n for n, level in arrival.items() if level == here and nodes[n].kind is not Kind.SQL) for here in range(depth + 1)
     )
-    return Program(topology.name, nodes, levels, arrival, dead_letters, seed)
+    return Program(topology.name, nodes, levels, arrival, dead_letters, seed, workers)
 
 
 def _node(
@@ -151,6 +153,7 @@ def _node(
         readers=schemas.readers(record, offered) if wants_records and record is not None else {},
         learns=isinstance(grouping, Learner),
         learns_by_key=getattr(grouping, "by_key", True),
+        on_crash=operator.on_crash,
     )  # fmt: skip
 
 

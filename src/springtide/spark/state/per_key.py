@@ -53,7 +53,7 @@ class PerKey:
         states, keys = self._states(group), self._keys(group)
         records = self._records(group)
         output: list[list[Any]] = []
-        failed: dict[int, Exception] = {}
+        failed: dict[int, BaseException] = {}
         called: dict[int, list[At]] = {}  # by key, until its records are processed: a failure until then is a timer's
         seconds = np.zeros(count)
         for i in range(count):
@@ -62,12 +62,14 @@ class PerKey:
                 made: list[Any] = []  # of its timers first, because they are of a time before the records'
                 for timer in self._come(states[i], group) if group.due[i] else ():
                     called.setdefault(i, []).append(timer)
+                    group.before_call()
                     made += self._rung(keys[i], timer, states[i])
                 if records[i]:
                     called.pop(i, None)
+                    group.before_call()
                     made += self._processed(keys[i], records[i], states[i])
                 output.append(made)
-            except Exception as error:  # noqa: BLE001  whatever a user's function raises is the fate of the key's records
+            except BaseException as error:  # noqa: BLE001  whatever a user's function raises is the fate of the key's records
                 failed[i] = error
                 output.append([])
             seconds[i] = time.perf_counter() - begin
@@ -164,7 +166,7 @@ class PerKey:
             return False
         return all(getattr(state, name) == variable.default for name, variable in self._declared.items())
 
-    def _encoded(self, states: list[Any], failed: dict[int, Exception]) -> pa.RecordBatch:
+    def _encoded(self, states: list[Any], failed: dict[int, BaseException]) -> pa.RecordBatch:
         """All states as columns. Where a value is not of the type that was declared, its key fails alone."""
         rows = [[self._row(state)] for state in states]
         return _fitting(rows, self._written, failed, [self._nothing], strict=True)
@@ -189,7 +191,7 @@ def _handle(declared: Mapping[str, Any]) -> type:
 
 
 def _fitting(
-    made: list[list[Any]], schema: pa.Schema, failed: dict[int, Exception], instead: list[Any], strict: bool = False
+    made: list[list[Any]], schema: pa.Schema, failed: dict[int, BaseException], instead: list[Any], strict: bool = False
 ) -> pa.RecordBatch:
     """What was made of all keys, as a schema wants it. A key that failed, or whose part does not fit, has something else."""
     for i in failed:

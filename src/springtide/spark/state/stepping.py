@@ -172,14 +172,19 @@ class Outcome:
     failed and there are none."""
 
     output: pa.RecordBatch | None
-    failed: Sequence[tuple[pa.RecordBatch, Exception]]
+    failed: Sequence[tuple[pa.RecordBatch, BaseException]]
 
 
 class Stepping:
     """A stateful operator in one task of one batch."""
 
-    def __init__(self, kept: Kept, version: Version, owned: npt.NDArray[np.bool_], name: str, task: int) -> None:
-        """``owned``: by shard, whether it is this task's in this batch. ``name``: of the file to write."""
+    def __init__(
+        self, kept: Kept, version: Version, owned: npt.NDArray[np.bool_], name: str, task: int,
+        before_call: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """``owned``: by shard, whether it is this task's in this batch. ``name``: of the file to write. ``before_call``: see
+        ``Group``."""
+        self._before_call = before_call
         self._kept, self._version, self._owned, self._name = kept, version, owned, name
         self._writer: Writer | None = None
         self.receipt = Receipt(kept.operator, task)
@@ -282,7 +287,7 @@ class Stepping:
             return Outcome(None, ())
         group = Group(
             every.keys.rename_columns(list(self._kept.key)), known, _remembered(rows, present & ~known), records,
-            of[: len(one)], due, self._version.now, self._version.watermark,
+            of[: len(one)], due, self._version.now, self._version.watermark, self._before_call,
         )  # fmt: skip
         begin = time.perf_counter()
         step = self._step(group)

@@ -1,0 +1,132 @@
+"""Where a Python worker is in its work: a page of numbers that outlives the process.
+
+Each worker maps a small file in the checkpoint and stores the number of the record that it works on there, 40 ns a record.
+The kernel keeps the page whatever the process dies of, and the driver can read it while a function holds Python's
+interpreter lock for an hour. The worker also locks the file; the kernel releases the lock when the process dies, so the
+driver can tell a dead worker from a slow one, on this host and on others, without trusting a process number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import mmap
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+Numbers: TypeAlias = "memoryview[int]"
+INDEX, ROWS, OPERATOR, STEP, BATCH, LEVEL, GATE, TASK, BUSY = range(9)
+"""What the numbers of a page mean; see ``Place`` for the first ones."""
+NUMBERS = 9
+PAGE_BYTES = 8 * NUMBERS
+NOWHERE = -1
+"""The operator of a task that is between two operators; the record of an operator that has not begun with one."""
+FAULT = ".fault"
+"""What the name of the file ends with that gets the stack of a worker that dies of a fatal signal."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A point in the work of one task of a batch. A task that is run again passes the same points in the same order."""
+
+    level: int
+    gate: int
+    task: int
+    step: int  # how many times the task has called an operator before
+    operator: int
+    index: int  # of the record, from 0, among all that the operator gets in this task; for a keyed processor, of the call
+    rows: int = 1  # how many records are processed together from there on: more than one for map_batches
+
+
+def parse(page: bytes) -> tuple[int, Place] | None:
+    """The batch and the place that a page tells; None of a worker without a task, or if it is no whole page."""
+    if len(page) < PAGE_BYTES:
+        return None
+    numbers = struct.unpack(f"{NUMBERS}q", page)
+    place = Place(*(numbers[field] for field in (LEVEL, GATE, TASK, STEP, OPERATOR, INDEX, ROWS)))
+    return (numbers[BATCH], place) if numbers[BUSY] else None
+
+
+class Crashed(Exception):
+    """The error of a record that was put aside because it killed the worker that processed it."""
+
+    def __init__(self, deaths: int) -> None:
+        super().__init__(f"this record killed its Python worker {deaths} times")
+
+
+class Page:
+    """The page of this process. ``numbers`` is public because a method call per record would cost twice as much."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+
+    @contextlib.contextmanager
+    def task(self, batch: int, level: int, gate: int, task: int) -> Iterator[None]:
+        """While a task runs. An exception ends the task, not the worker, so the page is cleared then too."""
+        numbers = self.numbers
+        numbers[OPERATOR], numbers[INDEX], numbers[STEP] = NOWHERE, NOWHERE, 0
+        numbers[BATCH], numbers[LEVEL], numbers[GATE], numbers[TASK] = batch, level, gate, task
+        numbers[BUSY] = 1
+        try:
+            yield
+        finally:
+            numbers[BUSY] = 0
+
+    @contextlib.contextmanager
+    def operator(self, number: int) -> Iterator[None]:
+        """While an operator runs in that task."""
+        numbers = self.numbers
+        numbers[INDEX], numbers[ROWS] = NOWHERE, 1
+        numbers[STEP] += 1
+        numbers[OPERATOR] = number
+        yield
+        numbers[OPERATOR] = NOWHERE
+
+
+@dataclass
+class _Opened:
+    """The pages that this process has opened, one for each checkpoint."""
+
+    pages: dict[str, tuple[int, Page]]
+
+
+_opened = _Opened({})
+
+
+def page_of(folder: str, epoch: int) -> Page:
+    """The page of this process for a checkpoint's ``folder``. Where it cannot be made, as on a node without that folder or
+    with a full disk, the numbers go nowhere, and messages say that the place is not known."""
+    known = _opened.pages.get(folder)
+    if known is None or known[0] != epoch:
+        known = epoch, Page(_mapped(Path(folder, str(epoch))) if folder else _unmapped())
+        _opened.pages[folder] = known
+    return known[1]
+
+
+def _unmapped() -> Numbers:
+    return memoryview(bytearray(PAGE_BYTES)).cast("q")
+
+
+def _mapped(folder: Path) -> Numbers:
+    path = folder / f"{socket.gethostname()}-{os.getpid()}"
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # stays open: to close it would release the lock
+        os.pwrite(file, bytes(PAGE_BYTES), 0)  # takes space on the disk now; later a full disk would kill the process
+        _log_faults(path.with_name(path.name + FAULT))
+        return memoryview(mmap.mmap(file, PAGE_BYTES)).cast("q")
+    except OSError:
+        return _unmapped()
+
+
+def _log_faults(path: Path) -> None:
+    """Have a fatal signal, such as a segmentation fault, write the stack of the function that caused it."""
+    if not faulthandler.is_enabled():  # Spark can be told to do the same
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        faulthandler.enable(file, all_threads=False)
