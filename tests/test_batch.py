@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from springtide.spark import internals, staging
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.durable import write_atomic
+from springtide.spark.logs import COMMIT
 from springtide.spark.pipeline import Outcome
 from springtide.spark.program import dead_letter_sink, staging_of
 from springtide.spark.sinks import Sinks
@@ -74,6 +76,8 @@ class Case:
     def __init__(self, root: Path, topology: Topology, control: Fixed | None = None) -> None:
         self.checkpoint = Checkpoint(root / "checkpoint")
         self.checkpoint.acquire(topology)
+        (root / "checkpoint" / "spark").mkdir(exist_ok=True)
+        (root / "checkpoint" / "spark" / "metadata").write_text(f'{{"id":"{uuid.UUID(int=1)}"}}')
         private = str(self.checkpoint.own)
         self.places, dead = staging_of(topology, private, self.checkpoint.identity)
         places = {name: place for name, place in {**self.places, "": dead}.items() if place is not None}
@@ -113,7 +117,7 @@ class Case:
         self.tasks.clear()
         log = self.checkpoint.root / "spark" / "commits" / str(batch)
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("v1")
+        log.write_text(COMMIT)
 
 
 def interrupted(*_: object) -> None:

@@ -26,6 +26,7 @@ from springtide.spark import staging
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.durable import read_json, write_atomic
 from springtide.spark.letters import LETTER, dead_letter
+from springtide.spark.logs import COMMIT
 from springtide.spark.program import Staging
 from springtide.spark.staging import Output, StagedFileError
 from springtide.spark.undo import take_back
@@ -291,7 +292,7 @@ PLANTED: dict[str, Callable[[dict[str, Any], Path], Any]] = {
 def test_a_planted_receipt_moves_nothing_and_the_run_is_refused(crashed: Crashed, planted: str, finished: bool) -> None:
     root, manifest = crashed.root, crashed.root / "checkpoint" / "springtide" / "manifests" / "00000001.json"
     if finished:
-        (root / "checkpoint" / "spark" / "commits" / "1").write_text("v1")
+        (root / "checkpoint" / "spark" / "commits" / "1").write_text(COMMIT)
     (root / "precious.txt").write_text("precious")
     (root / "out" / "precious.txt").write_text("precious")
     document = read_json(manifest) or {}
