@@ -175,7 +175,7 @@ def _source_log_faults(found: Found, wanted: Mapping[str, int], compacted: Itera
 def _source_log_fault(found: Found) -> Fault | None:
     if found.logs is None:
         return None
-    compacted = [*found.logs, *(found.begun.logs if found.begun is not None and _is_witnessed(found) else ())]
+    compacted = [*found.logs, *(found.begun.logs if found.begun is not None and _is_replayed(found) else ())]
     for name, differs in _source_log_faults(found, found.logs, compacted):
         return Fault(
             f"spark/sources/{name}",
