@@ -30,8 +30,8 @@ from springtide.spark import batch as batches
 from springtide.spark import driver as drivers
 from springtide.spark import internals, staging
 from springtide.spark.batch import BatchRunner
+from springtide.spark.begun import Begun, Note
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.durable import write_atomic
 from springtide.spark.logs import COMMIT
 from springtide.spark.pipeline import Outcome
 from springtide.spark.program import dead_letter_sink, staging_of
@@ -187,12 +187,11 @@ def test_offsets_are_durable_before_anybody_outside_gets_the_batch(
     """Who keeps batches by their number must not get other records under the same one, also after a loss of power."""
     steps: list[str] = []
 
-    def write(path: Path, document: dict[str, Any], *, synced: bool = True) -> int:
-        if path.name == "begun.json" and synced:
-            steps.append(f"synced {document['offsets'].splitlines()[-1]}")
-        return write_atomic(path, document, synced=synced)
+    def noted(note: Note, begun: Begun, *, synced: bool) -> None:
+        if synced:
+            steps.append(f"synced {begun.offsets.splitlines()[-1]}")
 
-    monkeypatch.setattr("springtide.spark.checkpoint.write_atomic", write)
+    monkeypatch.setattr(Note, "write", noted)
     monkeypatch.setattr("springtide.spark.sinks._frame", lambda *_: None)
     start(st.sink.foreach(lambda frame, batch: steps.append(f"called {batch}"))).run(0)
     assert steps == ['synced {"offset":0}', "called 0"]

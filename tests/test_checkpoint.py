@@ -345,7 +345,7 @@ def test_a_fingerprint_that_is_lost_is_made_anew_for_the_topology_that_was_run_l
     if committed:
         for _ in range(2):  # it is let go of
             with pytest.raises(
-                DamageError, match=r"topology\.json is .*, but .* has batches that are committed; .*1\. put that file"
+                DamageError, match=r"topology\.json is .*, but .* has batches that are committed\. .*1\. put that file"
             ):
                 Checkpoint(tmp_path).acquire(taxi(extra=True))
     held.acquire(taxi())

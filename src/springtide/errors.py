@@ -48,7 +48,7 @@ class DamageError(CheckpointError):
     """A file of a checkpoint that is not what was written. Whoever needs the file refuses; others go on without it."""
 
     def __init__(self, path: object, fault: str, remedy: str = "put that file back from a copy") -> None:
-        super().__init__(f"{path} {fault}; {remedy}")
+        super().__init__(f"{path} {fault}. {remedy[:1].upper()}{remedy[1:]}")
         self.path, self.fault, self.remedy = path, fault, remedy
 
 

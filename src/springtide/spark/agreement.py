@@ -4,7 +4,7 @@ For every batch Spark logs offsets/N, then Springtide writes begun.json and mani
 last commit is never ahead of the last manifest, and that is never ahead of the last offsets. The manifest decides: it carries
 the offsets of its batch, and whatever Spark logged after it can be planned anew, unless somebody was handed the batch.
 
-Pure functions: ``Checkpoint`` gathers what there is, and applies what is decided here.
+Pure functions: ``starting`` gathers what there is, and applies what is decided here.
 """
 
 from __future__ import annotations
@@ -12,27 +12,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from springtide.spark.begun import Begun
 from springtide.spark.logs import Entry, are_offsets, is_commit, log_offsets
-
-
-@dataclass(frozen=True)
-class Begun:
-    """The batch that was begun last: what Spark had logged for it, and what is settled since the checkpoint's first start."""
-
-    batch: int
-    epoch: int
-    offsets: str
-    logs: Mapping[str, int] = field(default_factory=dict)
-    settled: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Begun:
-        return cls(*(document[name] for name in ("batch", "epoch", "offsets", "logs", "settled")))
 
 
 @dataclass(frozen=True)
@@ -177,7 +159,7 @@ def _source_log_faults(found: Found, wanted: Mapping[str, int], compacted: Itera
 def _source_log_fault(found: Found) -> Fault | None:
     if found.logs is None:
         return None
-    compacted = [*found.logs, *(found.begun.logs if found.begun is not None and _is_witnessed(found) else ())]
+    compacted = [*found.logs, *(found.begun.logs if found.begun is not None and _is_replayed(found) else ())]
     for name, differs in _source_log_faults(found, found.logs, compacted):
         return Fault(
             f"spark/sources/{name}",

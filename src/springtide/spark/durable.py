@@ -50,28 +50,28 @@ class Document(NamedTuple):
     checksum: int | None
 
 
-def write_atomic(path: Path, document: Mapping[str, Any], *, synced: bool = True) -> int:
-    """Write JSON so that a reader sees all of it or nothing, also after the machine lost power; returns its checksum.
-
-    Unless it is ``synced``, a loss of power may leave the file empty; the death of this process does not.
-    """
+def write_atomic(path: Path, document: Mapping[str, Any]) -> int:
+    """Write JSON so that a reader sees all of it or nothing, also after the machine lost power; returns its checksum."""
     checksum = _checksum(document)
-    write_whole(path, json.dumps({**document, CHECKSUM: checksum}), synced=synced)
+    write_whole(path, json.dumps({**document, CHECKSUM: checksum}))
     return checksum
 
 
-def write_whole(path: Path, text: str, *, synced: bool = True) -> None:
+def encoded(document: Mapping[str, Any]) -> str:
+    """A document as it is written."""
+    return json.dumps({**document, CHECKSUM: _checksum(document)})
+
+
+def write_whole(path: Path, text: str) -> None:
     """Likewise, any text."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
     with open(descriptor, "wb") as file:
         file.write(text.encode())
         file.flush()
-        if synced:
-            os.fsync(file.fileno())
+        os.fsync(file.fileno())
     os.replace(temporary, path)
-    if synced:
-        sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def make_folder(folder: Path) -> None:

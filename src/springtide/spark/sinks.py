@@ -18,10 +18,11 @@ from springtide.errors import CheckpointError
 from springtide.model.endpoints import ConsoleSink, FilesSink, ForeachSink, MemorySink, TableSink
 from springtide.model.topology import Topology
 from springtide.spark import staging
-from springtide.spark.checkpoint import Checkpoint, hands_on
+from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.durable import sync_folder
 from springtide.spark.program import Staging
 from springtide.spark.staging import Output, StagedFileError
+from springtide.spark.starting import hands_on
 from springtide.spark.undo import take_back
 
 Outputs = Sequence[Output]
