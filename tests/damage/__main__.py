@@ -87,7 +87,9 @@ def _done(results: Path | None) -> set[str]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m damage", description="Damage checkpoints, and see what a run makes of them.")
+    parser = argparse.ArgumentParser(
+        prog="python -m damage", description="Damage checkpoints, and see what a run makes of them."
+    )
     parser.add_argument("--moment", action="append", choices=moments.NAMES, help="only this moment; may be repeated")
     parser.add_argument("--file", metavar="GLOB", help="only files and folders whose path fits, such as '*/manifests/*'")
     parser.add_argument("--harm", metavar="GLOB", help=f"only this harm: {', '.join(harm.HARMS)}, or a pattern of them")

@@ -7,7 +7,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -52,22 +52,19 @@ class Case:
     moment: str
     path: str
     harm: str
+    kind: str  # the path without numbers and identities, and whether it is the last of its series
     folder: bool = False
 
     def __str__(self) -> str:
         return f"{self.moment}:{self.path}{'/' if self.folder else ''}:{self.harm}"
-
-    @property
-    def kind(self) -> str:
-        """The path without numbers and identities: files of one kind hold the same sort of thing."""
-        return kind_of(self.path) + ("/" if self.folder else "")
 
     def matches(self, glob: str | None, harm: str | None) -> bool:
         return fnmatch.fnmatch(self.path, glob or "*") and fnmatch.fnmatch(self.harm, harm or "*")
 
 
 def kind_of(path: str) -> str:
-    """
+    """Files of one kind hold the same sort of thing.
+
     >>> kind_of("checkpoint/springtide/manifests/00000012.json")
     'checkpoint/springtide/manifests/N.json'
     >>> kind_of("checkpoint/springtide/state/window/00000000-00000008-000004-m2-96.state")
@@ -85,10 +82,12 @@ def cases(moment: Moment, older: Path) -> list[Case]:
 
 
 def _file_cases(moment: Moment, older: Path) -> Iterator[Case]:
-    for file in targets(moment.copy):
-        path, content = file.relative_to(moment.copy).as_posix(), file.read_bytes()
+    files = {file.relative_to(moment.copy).as_posix(): file for file in targets(moment.copy)}
+    kinds = _kinds(files)
+    for path, file in files.items():
+        content = file.read_bytes()
         for harm in HARMS:
-            case = Case(moment.name, path, harm)
+            case = Case(moment.name, path, harm, kinds[path])
             if harm in JSON_ONLY and not content.startswith((b"{", b"[")):
                 continue
             if _harmed(case, content, older) != content:
@@ -99,9 +98,21 @@ def _folder_cases(moment: Moment, older: Path) -> Iterator[Case]:
     for folder in sorted((moment.copy / "checkpoint").rglob("*")):
         if folder.is_dir():
             path = folder.relative_to(moment.copy).as_posix()
-            yield Case(moment.name, path, DELETE, folder=True)
+            kind = f"{kind_of(path)}/"
+            yield Case(moment.name, path, DELETE, kind, folder=True)
             if folder.parent == moment.copy / "checkpoint" and (older / path).is_dir():
-                yield Case(moment.name, path, OLDER, folder=True)
+                yield Case(moment.name, path, OLDER, f"older {kind}", folder=True)
+
+
+def _kinds(paths: Iterable[str]) -> dict[str, str]:
+    """By path, its kind. The last file of a numbered series is a kind of its own: the others are history, mostly."""
+    kinds = {path: kind_of(path) for path in paths}
+    last = {kind: max((path for path in kinds if kinds[path] == kind), key=_numbers) for kind in set(kinds.values())}
+    return {path: f"last {kind}" if "N" in kind and last[kind] == path else kind for path, kind in kinds.items()}
+
+
+def _numbers(path: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", path)]
 
 
 def targets(life: Path) -> list[Path]:

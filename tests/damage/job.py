@@ -134,7 +134,9 @@ def build(place: Place) -> Topology:
         make, rate=1e6, seed=SEED, limit=RECORDS, max_records=BATCH_RECORDS, name="numbers"
     ).map(parse, grouping="round-robin")  # fmt: skip
     named = st.source.files(place.input, format="json", schema=Number, max_files=1, name="names")
-    window = numbers.watermark("at").key_by("key").window(f"{WINDOW_S}s", n=st.agg.count(), total=st.agg.sum("n"), shards=SHARDS)
+    window = (
+        numbers.watermark("at").key_by("key").window(f"{WINDOW_S}s", n=st.agg.count(), total=st.agg.sum("n"), shards=SHARDS)
+    )
     return st.topology(
         "damaged",
         numbers.map(weigh, grouping="tide", by="key").to(st.sink.files(place.output / "weighed")),

@@ -4,8 +4,8 @@
     middle       in the middle of a batch: its tasks have run and staged their files, nothing is committed
     unpublished  after the commit of that batch, before its files are published
 
-A kill leaves the files as they are at that instant. So a copy of the tree, made while the driver is held at that step, is what a
-kill leaves there; it takes no process that has to die and no JVM that has to start. The crash tests kill real ones.
+A kill leaves the files as they are at that instant. So a copy of the tree, made while the driver is held at that step, is what
+a kill leaves there; it takes no process that has to die and no JVM that has to start. The crash tests kill real ones.
 
 A checkpoint has absolute paths in it, so a moment is always put back to where it was made.
 """
@@ -79,7 +79,7 @@ def run(place: Place, session: Any, **options: Any) -> None:
 
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
-    """Settings that make a case shorter, and merge state after three batches instead of eight so that merged files are there."""
+    """Settings that make a case shorter; state is merged after three batches instead of eight, so that merged files are there."""
     with contextlib.ExitStack() as patches:
         for name, value in (
             ("springtide.spark.state.catalog.FEW", 3),

@@ -42,7 +42,9 @@ def lines(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 def summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the matrix at the end of a test run that has tried any case."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
-    entries: list[Any] = [one for report in reports for name, found in report.user_properties if name == PROPERTY for one in found]
+    entries: list[Any] = [
+        one for report in reports for name, found in report.user_properties if name == PROPERTY for one in found
+    ]
     if not entries:
         return
     terminalreporter.section("damage")

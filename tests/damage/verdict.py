@@ -22,7 +22,9 @@ WAY_OUT = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """An imperative at the start of a clause, up to the clause's end."""
-THROWS_STATE_AWAY = re.compile(r"\b(?:give|take|use|start)\b[^.;,]*\b(?:new|empty|another|other)\b[^.;,]*\b(?:checkpoint|folder)\b", re.I)
+THROWS_STATE_AWAY = re.compile(
+    r"\b(?:give|take|use|start)\b[^.;,]*\b(?:new|empty|another|other)\b[^.;,]*\b(?:checkpoint|folder)\b", re.I
+)
 """A way out that loses all state and reads all records again. A message has to offer another one as well."""
 
 
@@ -86,7 +88,7 @@ def of(ending: Ending, damaged: Path, within: Collection[Path] = ()) -> Verdict:
 
 
 def names(message: str, damaged: Path, within: Collection[Path] = ()) -> bool:
-    """Whether a message has the file's path, or at least its folder and its name: ``offsets/3`` says something, ``3`` does not."""
+    """Whether a message has the file's path, or at least its folder and its name: ``offsets/3`` is a name, ``3`` is none."""
     return any(_has_path(message, f"{path.parent.name}/{path.name}") for path in (damaged, *within))
 
 
