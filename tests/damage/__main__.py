@@ -14,6 +14,7 @@ from typing import Any
 
 from damage import harm, moments, table
 from damage.harm import Case
+from damage.moments import Moments
 from damage.trial import Lab, sample
 
 log = logging.getLogger("damage")
@@ -45,11 +46,11 @@ class Sessions:
 def main() -> int:
     options = _options()
     logging.basicConfig(level=logging.CRITICAL)
-    root = Path(tempfile.mkdtemp(prefix="springtide-damage-"))
+    root = options.root.absolute() if options.root else Path(tempfile.mkdtemp(prefix="springtide-damage-"))
     sessions = Sessions()
     entries = []
     try:
-        lab = Lab(moments.make(root, sessions()), sessions)
+        lab = Lab(_moments(root, sessions), sessions)
         chosen = [case for moment in options.moment or moments.NAMES for case in _chosen(lab.cases(moment), options)]
         if options.list:
             print(*chosen, sep="\n")
@@ -63,9 +64,17 @@ def main() -> int:
                 print(f"{number}/{len(chosen)} {tried.seconds:4.1f} s {tried}", flush=True)
     finally:
         sessions.close()
-        shutil.rmtree(root, ignore_errors=True)
+        if options.root is None:
+            shutil.rmtree(root)
     print(json.dumps({"counts": table.counts(entries), "cases": entries}) if options.json else "\n".join(table.lines(entries)))
     return 0 if all(entry["verdict"] in ("exact", "refused") for entry in entries) else 1
+
+
+def _moments(root: Path, sessions: Sessions) -> Moments:
+    if (root / moments.MADE).exists():
+        return moments.opened(root)
+    root.mkdir(parents=True, exist_ok=True)
+    return moments.make(root, sessions())
 
 
 def _chosen(cases: list[Case], options: argparse.Namespace) -> list[Case]:
@@ -79,8 +88,7 @@ def _chosen(cases: list[Case], options: argparse.Namespace) -> list[Case]:
 
 
 def _done(results: Path | None) -> set[str]:
-    """Cases that an earlier call with the same ``--results`` has tried: names of files differ from one call to the next only by
-    the identities in them, so those that have one are tried again."""
+    """The cases that earlier calls have tried. Only with the same ``--root`` do files have the same names."""
     if results is None or not results.exists():
         return set()
     return {json.loads(line)["case"] for line in results.read_text(encoding="utf-8").splitlines()}
@@ -96,6 +104,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, metavar="N", help="so many cases of each moment, chosen by the seed")
     parser.add_argument("--kinds", action="store_true", help="one case of each kind of file, as in `make test`")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--root", type=Path, metavar="DIR", help="make the moments here, or take those that are here already")
     parser.add_argument("--results", type=Path, metavar="FILE", help="append every case as JSON; skip those that are in it")
     parser.add_argument("--list", action="store_true", help="list the cases, and try none")
     parser.add_argument("--all", action="store_true", help="print the cases that pass, too")

@@ -24,9 +24,9 @@ from springtide.model.topology import Topology
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SEED = 19
-RECORDS = 108
+RECORDS = 96
 BATCH_RECORDS = 12
-FILES = 9
+FILES = 8
 FILE_RECORDS = 4
 KEYS = 5
 WINDOW_S = 6
@@ -133,6 +133,7 @@ def build(place: Place) -> Topology:
     numbers = st.source.generate(
         make, rate=1e6, seed=SEED, limit=RECORDS, max_records=BATCH_RECORDS, name="numbers"
     ).map(parse, grouping="round-robin")  # fmt: skip
+    singles = numbers.key_by("n").count(name="singles", shards=SHARDS)
     named = st.source.files(place.input, format="json", schema=Number, max_files=1, name="names")
     window = (
         numbers.watermark("at").key_by("key").window(f"{WINDOW_S}s", n=st.agg.count(), total=st.agg.sum("n"), shards=SHARDS)
@@ -140,7 +141,7 @@ def build(place: Place) -> Topology:
     return st.topology(
         "damaged",
         numbers.map(weigh, grouping="tide", by="key").to(st.sink.files(place.output / "weighed")),
-        numbers.key_by("n").count(name="singles", shards=SHARDS).to(st.sink.files(place.output / "singles"), name="singles-files"),
+        singles.to(st.sink.files(place.output / "singles"), name="singles-files"),
         window.to(st.sink.files(place.output / "windows", format="csv")),
         numbers.union(named).key_by("key").stateful(Position, shards=SHARDS).to(
             st.sink.files(place.output / "positions", format="json")

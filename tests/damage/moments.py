@@ -29,6 +29,9 @@ FIRST_BATCHES = 5
 MORE_BATCHES = 2
 """Batches of the second run. The moments are in the last one, so that an older copy is two batches older."""
 NAMES = ("stopped", "middle", "unpublished")
+OLDER = "older"
+MADE = "made"
+"""The name of the file that says that all moments of a folder are complete."""
 OPTIONS: dict[str, Any] = {"policy": "tide", "target": "60s", "max_slots": 2, "interval": 0.2}
 
 
@@ -59,10 +62,10 @@ def make(root: Path, session: Any) -> Moments:
     """Run the job to the moments, in an empty folder."""
     place = Place(root / "job")
     job.write_input(place)
-    copies = {name: root / name for name in (*NAMES, "older")}
+    copies = {name: root / name for name in (*NAMES, OLDER)}
     with quick():
         run(place, session, batches=FIRST_BATCHES)
-        _copy(place.life, copies["older"])
+        _copy(place.life, copies[OLDER])
         last = FIRST_BATCHES + MORE_BATCHES - 1
         with _copied(place, last, copies["middle"], "deliver"), _copied(place, last, copies["unpublished"], "publish"):
             run(place, session, batches=MORE_BATCHES)
@@ -70,7 +73,14 @@ def make(root: Path, session: Any) -> Moments:
     manifest = PurePath("checkpoint", "springtide", "manifests", f"{last:08d}.json")
     committed = [name for name in NAMES if (copies[name] / manifest).exists()]
     assert committed == ["stopped", "unpublished"], f"batch {last} is committed in the moments {committed}"
-    return Moments(place, tuple(Moment(name, copies[name]) for name in NAMES), copies["older"])
+    (root / MADE).touch()
+    return opened(root)
+
+
+def opened(root: Path) -> Moments:
+    """The moments that ``make`` has left in a folder."""
+    assert (root / MADE).exists(), f"{root} has no moments; make them in an empty folder"
+    return Moments(Place(root / "job"), tuple(Moment(name, root / name) for name in NAMES), root / OLDER)
 
 
 def run(place: Place, session: Any, **options: Any) -> None:
@@ -79,7 +89,7 @@ def run(place: Place, session: Any, **options: Any) -> None:
 
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
-    """Settings that make a case shorter; state is merged after three batches instead of eight, so that merged files are there."""
+    """Make a case shorter, and merge state after three batches instead of eight, so that there are merged files."""
     with contextlib.ExitStack() as patches:
         for name, value in (
             ("springtide.spark.state.catalog.FEW", 3),
