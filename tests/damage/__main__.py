@@ -52,6 +52,7 @@ def main() -> int:
     try:
         lab = Lab(_moments(root, sessions), sessions)
         chosen = [case for moment in options.moment or moments.NAMES for case in _chosen(lab.cases(moment), options)]
+        random.Random(options.seed).shuffle(chosen)  # a run that is interrupted has tried some of everything
         if options.list:
             print(*chosen, sep="\n")
             return 0

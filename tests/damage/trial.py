@@ -16,7 +16,7 @@ from damage.moments import Moments
 from damage.verdict import Ending, Judged, Verdict
 from springtide.errors import SpringtideError
 
-TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 120.0
 """A case takes 2 s on two free cores. One that takes longer than this hangs."""
 GRACE_S = 15.0
 """A run that hangs is asked to stop, and given this long before its session is given up."""
