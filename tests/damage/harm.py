@@ -105,10 +105,12 @@ def _folder_cases(moment: Moment, older: Path) -> Iterator[Case]:
 
 
 def _kinds(paths: Iterable[str]) -> dict[str, str]:
-    """By path, its kind. The last file of a numbered series is a kind of its own: the others are history, mostly."""
+    """By path, its kind. The last file of a numbered series is a kind of its own, as the others are mostly history; run folders
+    are history altogether."""
     kinds = {path: kind_of(path) for path in paths}
     last = {kind: max((path for path in kinds if kinds[path] == kind), key=_numbers) for kind in set(kinds.values())}
-    return {path: f"last {kind}" if "N" in kind and last[kind] == path else kind for path, kind in kinds.items()}
+    series = {kind for kind in last if "N" in kind and not kind.startswith("runs/")}
+    return {path: f"last {kind}" if kind in series and last[kind] == path else kind for path, kind in kinds.items()}
 
 
 def _numbers(path: str) -> list[int]:

@@ -109,19 +109,19 @@ def _parquet(folder: Path) -> list[dict[str, Any]]:
 
 
 def _json(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in visible(folder) for line in _lines(file)]
+    return [json.loads(line) for file in visible(folder) for line in lines(file)]
 
 
 def _csv(folder: Path) -> list[dict[str, str]]:
-    return [row for file in visible(folder) for row in csv.DictReader(_lines(file))]
+    return [row for file in visible(folder) for row in csv.DictReader(lines(file))]
 
 
-def _lines(file: Path) -> list[str]:
+def lines(file: Path) -> list[str]:
     """Lines that end as they were written: ``splitlines`` would take a damaged end for another kind of end."""
-    *lines, rest = file.read_bytes().decode().split("\n")
+    *whole, rest = file.read_bytes().decode().split("\n")
     if rest:
         raise ValueError(f"{file.name} ends with {rest[-20:]!r}, and not with a new line")
-    return lines
+    return whole
 
 
 def _state(place: Place, operator: str) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ NEEDED_KINDS = {
     "last checkpoint/springtide/knowledge/N.npz", "checkpoint/springtide/driver.lock",
     *(f"last checkpoint/springtide/state/{operator}/N.state" for operator in ("position", "singles", "window")),
     "checkpoint/springtide/state/singles/merged.state", "last checkpoint/springtide/dead/dead-letters-X-N.json",
-    "last runs/damaged-N/batches.jsonl", "older checkpoint/spark/", "older checkpoint/springtide/",
+    "runs/damaged-N/batches.jsonl", "older checkpoint/spark/", "older checkpoint/springtide/",
 }  # fmt: skip
 STAGED_KINDS = {
     f"last output/{sink}/_springtide/{stem}-X/epoch-N/{stem}-X-N.{format}"

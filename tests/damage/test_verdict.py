@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from damage import harm, table, verdict
+from damage import harm, outputs, table, verdict
 from damage.harm import Case
 from damage.moments import Moment
 from damage.trial import Tried, sample
@@ -137,6 +138,20 @@ def test_a_sample_has_every_kind_of_file_and_other_harms_at_other_moments(tmp_pa
             {case.kind for case in harm.cases(Moment("stopped", copy), older)}
         )
     assert len({case.harm for chosen in samples for case in chosen if case.path == FILE}) == 3
+
+
+@pytest.mark.parametrize("content", [b'{"n": 1}\x0b', b'{"n": 1}', b'{"n": 1}\n{"n"'])
+def test_a_damaged_line_end_is_no_line_end(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(content)
+    with pytest.raises(ValueError, match="and not with a new line"):
+        outputs.lines(tmp_path / "part")
+
+
+def test_a_difference_tells_what_is_lost_and_what_is_doubled() -> None:
+    wanted = {"sink": Counter({(1,): 1, (2,): 1})}
+    assert outputs.difference({"sink": Counter({(1,): 2})}, wanted) == "sink: 1 lost, 1 doubled or wrong"
+    assert outputs.difference(wanted, wanted) is None
+    assert outputs.difference({}, wanted) == "sink: 2 lost, 0 doubled or wrong"
 
 
 def test_the_matrix_counts_by_moment_and_verdict() -> None:
