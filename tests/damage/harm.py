@@ -17,20 +17,28 @@ from damage.moments import Moment, staged
 Content = Callable[[bytes, random.Random], bytes]
 
 
-def _flipped(place: Callable[[int], int]) -> Content:
+def _flipped(place: Callable[[int], int], bit: int | None = None) -> Content:
     def flip(content: bytes, rng: random.Random) -> bytes:
         if not content:
             return content
         at = place(len(content))
-        return content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
+        flipped = content[at] ^ 1 << (rng.randrange(8) if bit is None else bit)
+        return content[:at] + bytes([flipped]) + content[at + 1 :]
 
     return flip
+
+
+def _other_digit(content: bytes, rng: random.Random) -> bytes:
+    """A bit of a digit near the end: the text stays well formed, and a number in it, such as an offset, is another one."""
+    digits = [at for at in range(max(0, len(content) - 40), len(content)) if content[at : at + 1].isdigit()]
+    return _flipped(lambda size: rng.choice(digits), bit=0)(content, rng) if digits else content
 
 
 CONTENTS: Mapping[str, Content] = MappingProxyType({
     "flip-first": _flipped(lambda size: 0),
     "flip-third": _flipped(lambda size: size // 3),  # half of a small state file is padding, which nobody reads
     "flip-last": _flipped(lambda size: size - 1),
+    "flip-digit": _other_digit,
     "cut": lambda content, _: content[: len(content) // 2],
     "empty": lambda content, _: b"",
     "garbage": lambda content, rng: rng.randbytes(len(content)),
