@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 
 import classes
-from crash.ledger import ledger, pytest_terminal_summary  # noqa: F401  a fixture and a hook
+import crash.ledger
+import damage.table
+from crash.ledger import ledger  # noqa: F401  a fixture
 
 os.environ.setdefault(classes.OPTIONS, classes.BRIEF)
 
@@ -43,6 +45,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup() -> None:
     classes.use()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    crash.ledger.pytest_terminal_summary(terminalreporter)
+    damage.table.summary(terminalreporter)
 
 
 @pytest.fixture(scope="session")
