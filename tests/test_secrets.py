@@ -162,7 +162,7 @@ def test_no_process_and_no_file_of_a_run_shows_a_secret(tmp_path: Path) -> None:
     shown = [path for path in run.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
     assert shown == []
     assert b"s3cr3t" not in (tmp_path / "output").read_bytes()
-    for name in ("spark.log", "run.json", "batches.jsonl", "decisions.jsonl", "summary.json"):
+    for name in ("spark.log", "run.json", "batches.jsonl", "summary.json"):
         assert stat.S_IMODE((run / name).stat().st_mode) == 0o600, name
 
 
