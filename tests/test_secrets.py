@@ -56,7 +56,7 @@ def test_a_file_of_the_users_goes_below_ours(monkeypatch: pytest.MonkeyPatch, tm
         file = file_of(arguments)
         assert file.read_text() == "spark.x 1\nspark.x=3\n"
         raise RuntimeError("the JVM did not start")
-    assert arguments.endswith(" --load-spark-defaults --conf spark.y=2 pyspark-shell")
+    assert arguments.endswith(".conf --conf spark.y=2 pyspark-shell")
     assert not file.exists()
     assert os.environ[ARGUMENTS] == told
     own.unlink()
