@@ -56,7 +56,7 @@ def test_a_file_of_the_users_goes_below_ours(monkeypatch: pytest.MonkeyPatch, tm
         file = file_of(arguments)
         assert file.read_text() == "spark.x 1\nspark.x=3\n"
         raise RuntimeError("the JVM did not start")
-    assert arguments.endswith(" --load-spark-defaults --conf spark.y=2 pyspark-shell")
+    assert arguments.endswith(".conf --conf spark.y=2 pyspark-shell")
     assert not file.exists()
     assert os.environ[ARGUMENTS] == told
     own.unlink()
@@ -106,8 +106,8 @@ class Row:
     n: int
 
 
-def made(draw: st.Draw) -> Row:
-    return Row(draw.index)
+def same(one: Row) -> Row:
+    return one
 
 
 def told(rows, batch):
@@ -118,9 +118,9 @@ def told(rows, batch):
 
 
 if __name__ == "__main__":
-    rows = st.source.generate(made, rate=1e6, limit=20)
+    rows = st.source.files("in", format="json", schema=Row).map(same)
     conf = {NAMES[0]: "s3cr3t-of-conf", "spark.logConf": "true"}
-    st.run(rows.to(st.sink.foreach(told)).named("rows"), policy="static", max_slots=2, conf=conf, runs="runs")
+    st.run(rows.to(st.sink.foreach(told)).named("rows"), max_slots=2, conf=conf, runs="runs", available_now=True)
 """
 
 LOGGING = """
@@ -141,7 +141,9 @@ logger.shell.level = info
 def test_no_process_and_no_file_of_a_run_shows_a_secret(tmp_path: Path) -> None:
     """Also not where Spark logs its settings. They arrive all the same, from ``conf=`` and from ``spark-defaults.conf``."""
     (tmp_path / "job.py").write_text(JOB)
-    (tmp_path / "conf").mkdir()
+    for name in ("in", "conf"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "in" / "rows.json").write_text('{"n": 1}\n')
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.hadoop.fs.s3a.session.token s3cr3t-of-defaults\n")
     (tmp_path / "conf" / "log4j2.properties").write_text(LOGGING)
     environ = {**os.environ, "SPARK_CONF_DIR": str(tmp_path / "conf")}
@@ -162,7 +164,7 @@ def test_no_process_and_no_file_of_a_run_shows_a_secret(tmp_path: Path) -> None:
     shown = [path for path in run.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
     assert shown == []
     assert b"s3cr3t" not in (tmp_path / "output").read_bytes()
-    for name in ("spark.log", "run.json", "batches.jsonl", "decisions.jsonl", "summary.json"):
+    for name in ("spark.log", "run.json", "batches.jsonl", "summary.json"):
         assert stat.S_IMODE((run / name).stat().st_mode) == 0o600, name
 
 

@@ -20,6 +20,8 @@ import pytest
 import springtide as st
 from crash.job import fixed_limit
 from springtide.errors import CheckpointError, OptionError, RecordError, RunError, SetupError, SpringtideError
+from springtide.record.folder import RunFolder
+from springtide.record.summary import summarise
 
 pytest.importorskip("pyspark")
 
@@ -123,6 +125,25 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 # Operators
+
+
+@pytest.mark.spark
+def test_the_end_of_a_run_does_not_read_what_its_batches_wrote(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The summary and the plot come from what was added up on the way, and say the same as the file."""
+    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(40))
+    for name in ("batches", "each_batch"):
+        monkeypatch.setattr(RunFolder, name, lambda *_: pytest.fail("the batches were read"), raising=False)
+    topology = numbers(200).map(same, grouping="round-robin").to(st.sink.memory("out")).named("numbers")
+    result = run(topology, spark, tmp_path, settings={"degree": 2}, target="5s")
+    monkeypatch.undo()
+    told = RunFolder.open(result.folder).batches()
+    assert len(told) == result.summary["batches"] >= 5
+    assert result.summary["rows_in"] == result.summary["rows_out"] == sum(one.rows_in for one in told) == 200
+    again = summarise(topology, "static", "tide", told, str(result.folder))
+    assert {name: result.summary[name] for name in again} == again
+    assert [plot.name for plot in result.plots] == ["run.png"]
 
 
 @pytest.mark.spark

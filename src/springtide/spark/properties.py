@@ -38,16 +38,17 @@ def secrets(names: Iterable[str]) -> list[str]:
 def in_file(settings: Mapping[str, str]) -> Iterator[None]:
     """While this lasts, a JVM that PySpark starts reads the settings from a file, which is then removed.
 
-    They go above those of ``spark-defaults.conf`` and of a file that the user has named in ``PYSPARK_SUBMIT_ARGS``.
+    They go above those of ``spark-defaults.conf``, or of the file that the user has named in ``PYSPARK_SUBMIT_ARGS`` instead.
     spark-submit reads one file only, so the user's is copied into ours, in front: of two lines for a name Java takes the later.
     """
     before = os.environ.get(ARGUMENTS)
     rest, named = _without_file(shlex.split(before or SHELL))
     with tempfile.NamedTemporaryFile("w", prefix="springtide-", suffix=".conf", encoding="utf-8") as file:  # mode 0600
         file.write("" if named is None else _content(named))
-        file.writelines(f"{escaped(name)}={escaped(value)}\n" for name, value in settings.items())
+        file.writelines(f"{escaped(name)}={escaped(str(value))}\n" for name, value in settings.items())  # numbers come too
         file.flush()
-        os.environ[ARGUMENTS] = shlex.join([FILE, file.name, "--load-spark-defaults", *rest])
+        defaults = [] if named is not None else ["--load-spark-defaults"]  # in whose place a file of the user's is read
+        os.environ[ARGUMENTS] = shlex.join([FILE, file.name, *defaults, *rest])
         try:
             yield
         finally:
