@@ -126,7 +126,7 @@ def compared(folder: Path, data: some.DataObject) -> None:
         assert {key_of(one, "key."): (one["state.total"], one["state.due"]) for one in tested.rows()} == model.living(tested.now)
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(some.data())
 def test_state_equals_a_dictionary_for_keys_of_any_type_and_any_seed(tmp_path_factory: Any, data: some.DataObject) -> None:
     compared(tmp_path_factory.mktemp("state"), data)
@@ -139,7 +139,7 @@ def test_state_equals_a_dictionary_for_ten_thousand_sets_of_keys(tmp_path_factor
     compared(tmp_path_factory.mktemp("state"), data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(some.data(), SEEDS)
 def test_hashes_and_comparisons_agree_on_what_is_the_same_key(data: some.DataObject, seed: int) -> None:
     kind = data.draw(KINDS)
