@@ -363,9 +363,7 @@ def test_a_declaration_that_is_gone_is_made_anew_only_where_there_is_no_state(tm
     if held_in == "nothing":
         assert held.keep_state({}) == secret
     else:
-        with pytest.raises(
-            CheckpointError, match=r"state\.json is gone, but the checkpoint has state, whose shards and"
-        ):
+        with pytest.raises(CheckpointError, match=r"state\.json is gone, but the checkpoint has state, whose shards and"):
             held.keep_state({})
         file.write_bytes(written)
         assert held.keep_state({}) == secret
