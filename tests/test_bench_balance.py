@@ -87,7 +87,10 @@ def test_the_tables_show_what_was_measured() -> None:
     console.print(
         routing_table({"k": 8, "rows": [told, {**told, "first_batch_extra_ms": 50.0, "first_batch_extra_ms_iqr": [1, 2]}]})
     )
+    long = {"bytes": 1024, "us_per_record": 1.2, "ns_per_byte": 1.17, "limit_us": 3.024}
+    console.print(routing_table({"k": 8, "rows": [told], "long_keys": [long]}))
     text = console.export_text()
+    assert "keys of 1,024 bytes" in text and "limit 3.0 µs" in text
     assert "work is waiting" in text
     assert "1.10 (1.00–1.20)" in text
     assert "50 ms (1–2)" in text

@@ -95,10 +95,12 @@ def checked(one: Checked) -> Item:
     return Item(one.key)
 
 
-def measured(stream: st.Stream, keys: list[int], key: tuple[str, ...] | None = ("key",)) -> tuple[TaskCosts | None, Any]:
+def measured(
+    stream: st.Stream, keys: list[int], key: tuple[str, ...] | None = ("key",), seed: int = 0
+) -> tuple[TaskCosts | None, Any]:  # fmt: skip
     """Run a stage of one task on records with these keys; what it tells of their costs, and its report."""
     topology: Topology = stream.to(st.sink.discard(), name="sink").named("line")
-    program = compile_topology(topology, {"work": Tide()}, {"sink": None}, Staging("nowhere", "json"))
+    program = compile_topology(topology, {"work": Tide()}, {"sink": None}, Staging("nowhere", "json"), seed=seed)
     head = next(node for node in program.nodes if node.name == "work")
     batch = pa.record_batch({"key": pa.array(keys, pa.int64())}, schema=head.input_schema)
     header = blocks.Header(BlockKind.DATA, 1, head.number, 0, 2, 0, 0, 0, 0)
@@ -125,6 +127,13 @@ def seconds_of(found: TaskCosts | None) -> dict[int, float]:
     assert found is not None
     names = {int(key_hashes(pa.record_batch({"key": [k]}), ("key",))[0]): k for k in range(-20, 20)}
     return {names[int(h)]: float(s) for h, s in zip(found.keys, found.seconds, strict=True)}
+
+
+def test_costs_are_told_by_the_hash_that_records_are_routed_by() -> None:
+    for seed in (0, 5, 2**64 - 1):
+        found, _ = measured(head(source()), [1, 2, 3], seed=seed)
+        assert found is not None
+        assert found.keys.tolist() == sorted(key_hashes(pa.record_batch({"key": [1, 2, 3]}), ("key",), seed).tolist())
 
 
 STREAMS = {

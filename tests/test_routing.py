@@ -20,9 +20,10 @@ from springtide.model.costs import TaskCosts
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport
 from springtide.model.topology import Topology
-from springtide.policy.group import Grouping, Route, Share, State, Table, Targets
+from springtide.policy.group import Grouping, Route, Share, State, Table, Targets, cost_key
 from springtide.policy.group.cost_key import Search, Variance, choose, variances
 from springtide.policy.group.hash import Hash
+from springtide.policy.group.keys import key_hashes
 from springtide.policy.group.lpt import Lpt
 from springtide.policy.group.tide import Tide
 
@@ -74,9 +75,11 @@ def report(keys: Sequence[int], seconds: Sequence[float], width: int = 2, **more
     return BatchReport(0, 1, plan(width=width), 0, 1, 0, 0, 0, (), {}, **{"costs": costs, **more})
 
 
-def routing(store: Memory | None = None, by: object = "key", grouping: Grouping | None = None) -> Routing:
+def routing(
+    store: Memory | None = None, by: object = "key", grouping: Grouping | None = None, hashing: str = ""
+) -> Routing:  # fmt: skip
     topology = work(by)
-    return Routing(topology, {"work": grouping or Tide()}, store, clock=lambda: 0.0, wait=True)
+    return Routing(topology, {"work": grouping or Tide()}, store, clock=lambda: 0.0, wait=True, hashing=hashing)
 
 
 def known(route: Route) -> dict[int, float]:
@@ -265,6 +268,48 @@ def test_the_key_is_searched_for_until_one_is_found_or_none_can_be(caplog: pytes
     for _ in range(25):
         hopeless.report(report([], [], costs={}, variances=unexplained))
     assert hopeless.routes(plan(hopeless.edition))["work"].key == ()
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_long_texts_are_not_hashed_to_learn_what_records_cost(monkeypatch: pytest.MonkeyPatch, as_table: bool) -> None:
+    hashed: list[int] = []
+
+    def watched(batch: pa.RecordBatch, key: tuple[str, ...], seed: int = 0) -> Any:
+        hashed.append(batch.nbytes)
+        return key_hashes(batch, key, seed)
+
+    monkeypatch.setattr(cost_key, "key_hashes", watched)
+    records, seconds = sample(50)
+    body = pa.array(["x" * 1_000_000] * 50)
+    spiky = pa.array(["", *[f"{n % 2}" for n in range(48)], "y" * 10_000])  # 200 bytes on average
+    records = records.append_column("body", body).append_column("spiky", spiky)
+    told = variances(pa.Table.from_batches([records.slice(0, 20), records.slice(20)]) if as_table else records, seconds)
+    assert told["body"] == Variance(0, 0, 0, 0, 0)
+    assert told["spiky"].values == 4
+    assert sum(hashed) < 20_000
+
+
+def test_a_search_names_the_columns_that_it_passed_over() -> None:
+    search = Search()
+    noise = np.random.default_rng(9)
+    for _ in range(60):
+        records, _ = sample(1_000)
+        records = records.append_column("body", pa.array(["x" * 1_000] * 1_000))
+        told = variances(records, noise.exponential(0.01, records.num_rows))
+        found = search.add({name: tuple(one) for name, one in told.items()})
+        if found is not None:
+            break
+    assert found is not None and found.key == ()
+    assert "not searched: 'body', longer than 256 bytes on average; name one with by=" in found.reason
+
+
+def test_what_was_learned_by_other_hashes_is_not_used() -> None:
+    store = Memory()
+    routing(store, hashing="2:one").report(report([1, 2], [0.1, 0.2]))
+    again, other = routing(store, hashing="2:one"), routing(store, hashing="2:other")
+    assert known(again.routes(plan(again.edition))["work"]) == {1: 0.1, 2: 0.2}
+    assert known(other.routes(plan(other.edition))["work"]) == {}
+    assert other.edition == again.edition, "numbers are not used twice"
 
 
 def test_one_slow_call_does_not_decide_the_key() -> None:

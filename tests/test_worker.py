@@ -133,19 +133,19 @@ class Ran:
         return sent
 
 
-def compiled(topology: Topology) -> Program:
+def compiled(topology: Topology, seed: int = 0) -> Program:
     kinds: dict[str, Grouping] = {"round-robin": RoundRobin(), "auto": RoundRobin(), "hash": Hash()}
     groupings = {o.name: kinds[o.grouping] for o in topology if o.grouping is not None}
-    return compile_topology(topology, groupings, {sink.name: NOWHERE for sink in topology.sinks}, NOWHERE)
+    return compile_topology(topology, groupings, {sink.name: NOWHERE for sink in topology.sinks}, NOWHERE, seed=seed)
 
 
 Rows = dict[str, list[list[Item]]]
 """For each source, its records in partitions."""
 
 
-def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Random) -> Ran:
+def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Random, seed: int = 0) -> Ran:
     """The stages of a batch one after another, as Spark would run them; blocks arrive in an order of ``order``'s."""
-    program, ran = compiled(topology), Ran()
+    program, ran = compiled(topology, seed), Ran()
     ranges, sizes = program.ranges(widths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "task_context", lambda: (BATCH, order.randrange(1000)))
@@ -323,6 +323,19 @@ def test_widths_change_nothing_but_the_tasks(topology: Topology, source: random.
     for sink in topology.sinks:
         records = [Counter(tuple(row.values()) for row in ran.captured.records(sink.name)) for ran in (one, other)]
         assert records[0] == records[1]
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**64 - 1])
+def test_the_seed_of_the_program_decides_which_task_gets_a_key(seed: int) -> None:
+    source = st.source.generate(item, rate=1, name="source")
+    topology = source.key_by("n").map(Step(1), name="work").to(st.sink.discard(), name="sink").named("line")
+    ran = run(topology, {"source": [[Item(n, "k") for n in range(100)]]}, {"work": 4}, random.Random(1), seed)
+    routed = {}
+    for _, block in ran.sent[0, "entry", 0]:
+        for n in worker.decode(block, topology["source"].schema).column("n").to_pylist():
+            routed[n] = blocks.parse(block).target
+    keys = pa.record_batch({"n": range(100)})
+    assert [routed[n] for n in range(100)] == Hash().route(Share.of(keys, ("n",), 4, seed=seed), {}).tolist()
 
 
 def test_a_union_that_runs_in_two_stages_is_told_apart_by_the_next_one() -> None:

@@ -27,6 +27,11 @@ class Identities:
         return len(self.one)
 
     def take(self, places: Places) -> Identities:
+        """Those in these places, which rise; where none is left out between them, without a copy."""
+        if len(places) and places[-1] - places[0] == len(places) - 1:
+            begin, count = int(places[0]), len(places)
+            end = begin + count
+            return Identities(self.one[begin:end], self.two[begin:end], self.keys.slice(begin, count))
         return Identities(self.one[places], self.two[places], self.keys.take(pa.array(places)))
 
 
@@ -36,23 +41,33 @@ def distinct(one: Hashes, two: Hashes, keys: pa.RecordBatch) -> tuple[Identities
     first, second = one[order], two[order]
     new = np.ones(len(order), dtype=np.bool_)
     new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-    again = np.flatnonzero(~new)
-    if len(again) and not _all_same(keys, order[again - 1], order[again]):
-        order, new = _told_apart(keys, order, new)
-        first, second = one[order], two[order]
+    found = _numbered(one, two, keys, order, new)
+    return found if _are_same(keys, found, order[~new]) else _numbered(one, two, keys, *_told_apart(keys, order, new))
+
+
+def _numbered(
+    one: Hashes, two: Hashes, keys: pa.RecordBatch, order: Places, new: Mask
+) -> tuple[Identities, Places, Places]:  # fmt: skip
+    """What ``distinct`` returns, of rows in an order in which ``new`` tells where another key begins."""
     of = np.empty(len(order), dtype=np.int64)
     of[order] = np.cumsum(new) - 1
-    firsts = order[new]  # lexsort is stable, so the first of each is the earliest
-    return Identities(first[new], second[new], keys.take(pa.array(firsts))), firsts, of
+    first = order[new]  # lexsort is stable, so the first of each is the earliest
+    return Identities(one[first], two[first], keys.take(pa.array(first))), first, of
+
+
+def _are_same(keys: pa.RecordBatch, found: tuple[Identities, Places, Places], again: Places) -> bool:
+    """Whether the rows that come ``again`` with the hashes of an earlier one have its key, too."""
+    every, _, of = found
+    if not len(again):
+        return True
+    if 2 * len(again) > len(of):  # most of them: to compare all saves a copy
+        return bool(same_keys(keys, every.keys.take(pa.array(of))).all())
+    return bool(same_keys(keys.take(pa.array(again)), every.keys.take(pa.array(of[again]))).all())
 
 
 def distinct_in(rows: pa.RecordBatch) -> tuple[Identities, Places, Places]:
     """The same of rows of state."""
     return distinct(rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy(), keys_in(rows))
-
-
-def _all_same(keys: pa.RecordBatch, ours: Places, theirs: Places) -> bool:
-    return bool(same_keys(keys.take(pa.array(ours)), keys.take(pa.array(theirs))).all())
 
 
 def _told_apart(keys: pa.RecordBatch, order: Places, new: Mask) -> tuple[Places, Mask]:
@@ -73,6 +88,15 @@ def _told_apart(keys: pa.RecordBatch, order: Places, new: Mask) -> tuple[Places,
 
 def find(chunk: Looked, wanted: Identities) -> tuple[Places, Places]:
     """Which of these keys a chunk has, and the row of each."""
+    return _found(chunk, wanted, lambda at, looking: same_keys(chunk.keys.take(pa.array(at)), wanted.take(looking).keys))
+
+
+def find_hashes(chunk: Looked, wanted: Identities) -> tuple[Places, Places]:
+    """The same by the hashes alone: the first row with those of a key, which is to be compared with it."""
+    return _found(chunk, wanted, lambda at, looking: np.ones(len(at), dtype=np.bool_))
+
+
+def _found(chunk: Looked, wanted: Identities, is_same: Callable[[Places, Places], Mask]) -> tuple[Places, Places]:
     places: Places = chunk.one.searchsorted(wanted.one)
     last = len(chunk.one) - 1
     looking = np.flatnonzero(chunk.one[np.minimum(places, last)] == wanted.one)
@@ -80,9 +104,11 @@ def find(chunk: Looked, wanted: Identities) -> tuple[Places, Places]:
     found: list[tuple[Places, Places]] = []
     while len(looking):
         right = chunk.two[at] == wanted.two[looking]
-        right[right] = _same_at(chunk, at[right], wanted, looking[right])
+        right[right] = is_same(at[right], looking[right])
+        if not found and right.all():
+            return looking, at
         found.append((looking[right], at[right]))
-        looking, at = looking[~right], at[~right] + 1  # none, unless two keys share a hash
+        looking, at = looking[~right], at[~right] + 1  # two keys share a hash: the next row may be the other one's
         there = at <= last
         looking, at = looking[there], at[there]
         there = chunk.one[at] == wanted.one[looking]
@@ -90,18 +116,30 @@ def find(chunk: Looked, wanted: Identities) -> tuple[Places, Places]:
     return np.concatenate([which for which, _ in found] or [looking]), np.concatenate([rows for _, rows in found] or [at])
 
 
-def _same_at(chunk: Looked, at: Places, wanted: Identities, looking: Places) -> Mask:
-    asked = wanted.keys if len(looking) == len(wanted) else wanted.keys.take(pa.array(looking))
-    return same_keys(chunk.keys.take(pa.array(at)), asked)
-
-
 def newest(
     segments: Sequence[Segment], wanted: Identities, schema: pa.Schema, fitted: Callable[[pa.RecordBatch], pa.RecordBatch]
 ) -> tuple[pa.RecordBatch, Mask]:
-    """A row of state for each identity, and whether it is known; rows of nulls where it is not.
+    """A row of state for each key, and whether it is known; rows of nulls where it is not.
 
     ``segments``: newest first. ``fitted`` gives rows of an older schema the present one.
+
+    All keys are compared at once, after they were found by their hashes; only where two keys share those is each row compared
+    as it is found.
     """
+    rows, found = _newest(segments, wanted, schema, fitted, find_hashes)
+    if not (same_keys(keys_in(rows), wanted.keys) | ~found).all():
+        rows, found = _newest(segments, wanted, schema, fitted, find)
+    gone = rows.column(GONE).fill_null(False).to_numpy(zero_copy_only=False)
+    if gone.any():
+        rows = rows.take(pa.array(np.arange(len(gone)), mask=gone))  # a row without a place is of nulls
+    return rows, found & ~gone
+
+
+def _newest(
+    segments: Sequence[Segment], wanted: Identities, schema: pa.Schema, fitted: Callable[[pa.RecordBatch], pa.RecordBatch],
+    find: Callable[[Looked, Identities], tuple[Places, Places]],
+) -> tuple[pa.RecordBatch, Mask]:  # fmt: skip
+    """The newest row of each key, be it of one that is gone, and whether there is one."""
     parts: list[pa.RecordBatch] = []
     owners: list[Places] = []
     known = np.zeros(len(wanted), dtype=np.bool_)
@@ -114,27 +152,16 @@ def newest(
         for number, span in segment.asked(shards[asked]) if len(asked) else ():
             of = asked[span]
             chunk = segment.look(number)
-            which, places = find(chunk, wanted if len(of) == len(wanted) else wanted.take(of))
+            which, places = find(chunk, wanted.take(of))
             if len(which):
                 parts.append(fitted(chunk.rows.take(pa.array(places))))
                 owners.append(of[which])
                 known[of[which]] = True
         segment.remember()
         missing = missing[~known[missing]]
-    return _in_order(parts, owners, missing, len(wanted), schema)
-
-
-def _in_order(
-    parts: list[pa.RecordBatch], owners: list[Places], missing: Places, count: int, schema: pa.Schema
-) -> tuple[pa.RecordBatch, Mask]:
-    known = np.ones(count, dtype=np.bool_)
-    known[missing] = False
     blank = pa.RecordBatch.from_arrays([pa.nulls(len(missing), field.type) for field in schema], schema=schema)
-    every = pa.concat_batches([*parts, blank])
-    order = np.argsort(np.concatenate([*owners, missing])) if parts else np.argsort(missing)
-    gone = every.column(GONE).fill_null(False).to_numpy(zero_copy_only=False)[order]
-    rows = every.take(pa.array(order, mask=gone) if gone.any() else pa.array(order))  # a row without a place is of nulls
-    return rows, known & ~gone
+    order = np.argsort(np.concatenate([*owners, missing]))
+    return pa.concat_batches([*parts, blank]).take(pa.array(order)), known
 
 
 def due(segments: Sequence[Segment], column: str, until: int, alarm: bool, owned: Mask) -> Iterator[pa.RecordBatch]:
