@@ -31,8 +31,8 @@ from springtide.spark.state.stepping import Kept
 log = logging.getLogger("springtide.spark")
 
 MOST_BATCHES = 1_000
-"""Limits the closing batches of a run. A timer that sets its successor is called once a batch: an hourly one takes 720 batches where
-the watermark has jumped by a month, and one that sets itself again at once would never end."""
+"""Limits the closing batches of a run. A timer that sets its successor is called once a batch: an hourly one takes 720 batches
+where the watermark has jumped by a month, and one that sets itself again at once would never end."""
 FIRST_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 """What Spark logs for the commit of a batch, where the query has no watermark of Spark's own."""
 
