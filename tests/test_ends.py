@@ -216,7 +216,7 @@ def test_a_closing_batch_has_the_offsets_of_the_last_one_at_another_time(logs: S
     for batch in (7, 8):  # a query that is stopped may leave out the commit of its last batch
         assert (tmp_path / "spark" / "commits" / str(batch)).read_text() == 'v1\n{"nextBatchWatermarkMs":3}'
     assert logs.begin(8, 4_000) == 9
-    assert json.loads((tmp_path / "spark" / "offsets" / "9").read_text().split("\n")[1])["batchTimestampMs"] == 9_000
+    assert json.loads((tmp_path / "spark" / "offsets" / "9").read_text().split("\n")[1])["batchTimestampMs"] == 9_001
 
 
 def test_a_batch_that_spark_has_begun_is_taken_as_it_is(logs: SparkLogs, tmp_path: Path) -> None:

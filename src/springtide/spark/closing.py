@@ -75,7 +75,7 @@ class SparkLogs:
         return (self._root / "state").is_dir()
 
     def begin(self, after: int, at_ms: int) -> int:
-        """Log the offsets of the batch after a committed one: the same offsets, at another time. Returns its number.
+        """Log the offsets of the batch after a committed one: the same offsets, at a later time. Returns its number.
 
         A query that was stopped may lack the commit of its last batch, and may have begun one more.
         """
@@ -85,7 +85,7 @@ class SparkLogs:
         if self._checkpoint.begun() < batch:
             version, metadata, *offsets = self._file("offsets", after).read_text(encoding="utf-8").split("\n")
             described = json.loads(metadata)
-            described["batchTimestampMs"] = max(at_ms, described["batchTimestampMs"])
+            described["batchTimestampMs"] = max(at_ms, described["batchTimestampMs"] + 1)  # no two batches have one time
             text = [version, json.dumps(described, separators=(",", ":")), *offsets]
             write_whole(self._file("offsets", batch), "\n".join(text))
         return batch
@@ -114,8 +114,8 @@ def close(
 ) -> Closed:  # fmt: skip
     """Run batches without records until nothing is due.
 
-    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. All of them are at ``now_us``, so that a timer
-    which is set again whenever it comes does not keep the run from its end.
+    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. By the clock, what is due at ``now_us`` is: a timer
+    that is set again whenever it comes does not keep the run from its end.
     """
     logs, before = SparkLogs(checkpoint), None
     for ran in itertools.count():
