@@ -18,9 +18,10 @@ from springtide.model.topology import Topology
 
 pytest.importorskip("pyspark")
 
+from springtide.spark import closing
 from springtide.spark import driver as drivers
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.closing import Open
+from springtide.spark.closing import Closed, Open
 from springtide.spark.ending import Ended, Ending
 from springtide.spark.logs import COMMIT, Logs
 
@@ -212,7 +213,7 @@ def test_a_closing_batch_has_the_offsets_of_the_last_one_at_another_time(logs: L
     for batch in (7, 8):  # a query that is stopped may leave out the commit of its last batch
         assert (tmp_path / "spark" / "commits" / str(batch)).read_text() == 'v1\n{"nextBatchWatermarkMs":3}'
     assert logs.begin_after(8, 4_000) == 9
-    assert json.loads((tmp_path / "spark" / "offsets" / "9").read_text().split("\n")[1])["batchTimestampMs"] == 9_000
+    assert json.loads((tmp_path / "spark" / "offsets" / "9").read_text().split("\n")[1])["batchTimestampMs"] == 9_001
 
 
 def test_a_batch_that_spark_has_begun_is_taken_as_it_is(logs: Logs, tmp_path: Path) -> None:
@@ -230,3 +231,81 @@ def test_what_is_due_is_what_the_clocks_have_passed() -> None:
     assert Open(1, 0, 10, None).is_due(10, 0) and not Open(1, 0, 10, None).is_due(9, 99)
     assert Open(0, 1, None, 5).is_due(None, 5) and not Open(0, 1, None, 5).is_due(99, 4)
     assert not Open(0, 0, None, None) and Open(0, 1, None, 5)
+
+
+@dataclass
+class Time:
+    """An operator whose watermark moves by one a batch until it is at 10, and whose timers are ``called`` in such a batch."""
+
+    called: Callable[[int, Open], Open]
+    watermark_now: int = 8
+    open: Open = Open(1, 1, 10, None)  # noqa: RUF009  it is frozen
+    ran: int = 0
+
+    def watermark(self, _: str) -> int:
+        return self.watermark_now
+
+    def last_watermark(self, _: str) -> int:
+        return 10
+
+    def run(self, _: int) -> None:
+        self.ran += 1
+        self.open = self.called(self.watermark_now, self.open)
+        self.watermark_now = min(10, self.watermark_now + 1)
+
+
+def closed(
+    time: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped: Callable[[], bool] = lambda: False,
+    spark_state: bool = False,
+) -> Closed:
+    kept: Any = None
+    monkeypatch.setattr(closing, "waiting", lambda *_: time.open)
+    monkeypatch.setattr(SparkLogs, "begin", lambda self, after, at_ms: after + 1)
+    monkeypatch.setattr(SparkLogs, "commit", lambda self, batch: None)
+    (tmp_path / "spark" / ("state" if spark_state else "sources")).mkdir(parents=True)
+    checkpoint = Checkpoint(tmp_path)
+    monkeypatch.setattr(checkpoint, "last_manifest", lambda: {"batch": 7})
+    return closing.close(checkpoint, time, {"keep": kept}, time.run, 0, stopped)
+
+
+def once_due(watermark: int, waiting: Open) -> Open:
+    return Open(0, 0, None, None) if waiting.event is not None and waiting.event <= watermark else waiting
+
+
+def test_time_is_advanced_batch_by_batch_until_nothing_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time(once_due)
+    assert closed(time, tmp_path, monkeypatch) == Closed({"keep": Open(0, 0, None, None)})
+    assert time.ran == 3
+
+
+def test_a_timer_that_never_comes_does_not_keep_a_run_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a key whose time to live is over and that no merge has let go yet."""
+    time = Time(lambda _, waiting: waiting)
+    assert closed(time, tmp_path, monkeypatch).open == {"keep": time.open}
+    assert time.ran == 3
+
+
+def test_timers_that_set_each_other_have_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = Time(lambda _, waiting: Open(0, waiting.timers + 1, 1, None))
+    monkeypatch.setattr(closing, "MOST_BATCHES", 20)
+    closed(time, tmp_path, monkeypatch)
+    assert time.ran == 20 and "timers of 'keep' are still due" in caplog.text
+
+
+def test_time_stands_still_once_the_run_is_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time(once_due)
+    assert closed(time, tmp_path, monkeypatch, stopped=lambda: time.ran == 1) == Closed({"keep": time.open}, interrupted=True)
+    assert time.ran == 1
+
+
+def test_no_batch_is_added_where_spark_has_state_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = Time(once_due)
+    assert closed(time, tmp_path, monkeypatch, spark_state=True).open == {"keep": time.open}
+    assert time.ran == 0 and "Spark has state of its own" in caplog.text

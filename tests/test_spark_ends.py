@@ -50,8 +50,8 @@ def put(folder: Path, name: str, seconds: range) -> None:
     pyarrow.parquet.write_table(pa.Table.from_pylist(rides, schema=read(folder).schema), folder / f"{name}.parquet")
 
 
-def read(folder: Path) -> Any:
-    return st.source.files(str(folder), schema=Ride, format="parquet")
+def read(folder: Path, name: str = "source") -> Any:
+    return st.source.files(str(folder), schema=Ride, format="parquet", name=name)
 
 
 def go(spark: Any, topology: st.Topology, folder: Path, **options: Any) -> st.Result:
@@ -148,6 +148,33 @@ def test_time_comes_to_windows_behind_a_stateful_operator(spark: Any, tmp_path: 
     made = windows(once).to(st.sink.memory("windows")).named("deep")
     result = go(spark, made, tmp_path)
     assert told(result, "windows", "route", "window_start", "n") == by_minute(range(300), 289)
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: int
+    right: int
+
+
+def test_a_join_lets_go_of_what_the_last_watermark_has_passed(spark: Any, tmp_path: Path) -> None:
+    """Rides of one route, of every second and of every 50th, at most 10 s apart. What stays for partners to come is of the
+    last seconds; a partner that comes too late for that finds nothing."""
+
+    def combine(left: Ride, right: Ride) -> Pair:
+        return Pair(left.fare, right.fare)
+
+    put(tmp_path / "in", "every", range(0, 300, 3))  # all of route r0
+    put(tmp_path / "some", "some", range(0, 300, 51))
+    left, right = (read(tmp_path / name, name).watermark("at", "10s", name=f"{name}-at") for name in ("in", "some"))
+    joined = left.key_by("route").join(right.key_by("route"), combine, within="10s", shards=4)
+    made = joined.to(st.sink.memory("pairs")).named("joined")
+    result = go(spark, made, tmp_path)
+    expected = [(a, b) for a in range(0, 300, 3) for b in range(0, 300, 51) if abs(a - b) <= 10]
+    assert told(result, "pairs", "left", "right") == expected
+    put(tmp_path / "some", "late", range(120, 123, 3))
+    again = go(spark, made, tmp_path)
+    assert told(again, "pairs", "left", "right") == []
+    assert again.summary["open"]["join"]["timers"] == 1
 
 
 class Quiet(st.Processor):

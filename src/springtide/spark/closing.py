@@ -71,8 +71,8 @@ def close(
 ) -> Closed:  # fmt: skip
     """Run batches without records until nothing is due.
 
-    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. All of them are at ``now_us``, so that a timer
-    which is set again whenever it comes does not keep the run from its end.
+    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. By the clock, what is due at ``now_us`` is: a timer
+    that is set again whenever it comes does not keep the run from its end.
     """
     before = None
     for ran in itertools.count():

@@ -83,7 +83,7 @@ class Logs:
         return (self.folder / "state").is_dir()
 
     def begin_after(self, committed: int, at_ms: int) -> int:
-        """Log the batch after a committed one with the same offsets, at another time; returns its number.
+        """Log the batch after a committed one with the same offsets, at a later time; returns its number.
 
         A query that was stopped may lack the commit of its last batch, and may have begun one more, which is taken as it is.
         """
@@ -92,7 +92,7 @@ class Logs:
         if self.text("offsets", batch) is None:
             version, metadata, *offsets = self.file("offsets", committed).read_text(encoding="utf-8").split("\n")
             described = json.loads(metadata)
-            described["batchTimestampMs"] = max(at_ms, described["batchTimestampMs"])
+            described["batchTimestampMs"] = max(at_ms, described["batchTimestampMs"] + 1)  # no two batches have one time
             described_text = json.dumps(described, separators=(",", ":"))
             self.replace(self.file("offsets", batch), "\n".join([version, described_text, *offsets]))
         return batch
