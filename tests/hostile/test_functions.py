@@ -1,0 +1,148 @@
+"""Functions that raise, allocate or return anything, in a task without Spark: each record has its own fate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import springtide as st
+
+pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle
+
+from springtide.errors import OptionError, TopologyError
+from springtide.spark import worker
+from springtide.spark.chunk import Chunk
+from springtide.spark.program import Staging, compile_topology
+from springtide.spark.shipping import Shipment
+from springtide.spark.worker import StagePlan, Stop, Task
+
+NOTHING = Shipment("nothing", cloudpickle.dumps({}))
+PLAN = StagePlan(0, {}, 1, 1, NOTHING)
+
+
+@dataclass(frozen=True)
+class Item:
+    n: int
+
+
+class Untellable(BaseException):
+    def __str__(self) -> str:
+        raise SystemExit("not even this")
+
+
+def item(draw: st.Draw) -> Item:
+    return Item(draw.index)
+
+
+def recurse(depth: int = 0) -> int:
+    return 1 + recurse(depth + 1)
+
+
+def throw(error: BaseException) -> Any:
+    raise error
+
+
+FATES: dict[str, Callable[[], Any]] = {
+    "sys.exit": lambda: throw(SystemExit(3)),
+    "Ctrl-C": lambda: throw(KeyboardInterrupt()),
+    "generator's end": lambda: throw(GeneratorExit()),
+    "iterator's end": lambda: throw(StopIteration()),
+    "an error without a text": lambda: throw(Untellable()),
+    "more memory than there is": lambda: bytearray(2**46),
+    "endless recursion": recurse,
+    "no record": lambda: None,
+    "the class of one": lambda: Item,
+    "a record with nonsense in it": lambda: Item("x"),  # type: ignore[arg-type]
+    "what fits no column": lambda: Item(2**70),
+}
+
+
+def task_of(kind: str, function: Callable[[Item], Any], **options: Any) -> tuple[Task, Any]:
+    stream = st.source.generate(item, rate=1.0)
+    made = (
+        stream.filter(function, name="work", **options)
+        if kind == "filter"
+        else (getattr(stream, kind)(function, name="work", schema=Item, **options))
+    )
+    program = compile_topology(made.to(st.sink.discard()).named("job"), {}, {}, Staging("nowhere", "json"))
+    return Task(program, PLAN, 0, 0, 0), program.nodes[1]
+
+
+def hostile(kind: str, fate: Callable[[], Any]) -> Callable[[Item], Any]:
+    """Does the worst at record 2, and passes on the others."""
+
+    def work(one: Item) -> Any:
+        if one.n != 2:
+            return one
+        return fate()
+
+    def many(one: Item) -> Iterator[Any]:
+        yield one
+        if one.n == 2:
+            yield fate()
+
+    return many if kind == "flat_map" else work
+
+
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("kind", ["map", "flat_map"])
+def test_whatever_a_function_does_is_the_fate_of_its_record_alone(kind: str, fate: str) -> None:
+    task, node = task_of(kind, hostile(kind, FATES[fate]))
+    task.receive(node, Chunk(node.input_schema, records=[Item(n) for n in range(5)]))
+    assert len(task.letters) == 1
+    assert task.letters[0]["operator"] == "work"
+    assert task.outcome.sinks == {"discard": 4 + (kind == "flat_map" and fate in MISFITS)}
+
+
+MISFITS = ("a record with nonsense in it", "what fits no column")
+"""Found when the records become columns: of a flat_map's records then, the others pass."""
+
+
+@pytest.mark.parametrize("fate", [fate for fate in FATES if fate.endswith(("exit", "C", "end", "text", "is", "recursion"))])
+def test_a_filter_that_fails_keeps_its_record_out(fate: str) -> None:
+    task, node = task_of("filter", hostile("filter", FATES[fate]))
+    task.receive(node, Chunk(node.input_schema, records=[Item(n) for n in range(1, 5)]))
+    assert [json.loads(letter["record"]) for letter in task.letters] == [{"n": 2}]
+    assert task.outcome.sinks == {"discard": 3}
+
+
+@pytest.mark.parametrize(("kind", "left"), [("map", [0, 1, 3, 4]), ("filter", [1, 3, 4]), ("flat_map", [0, 1, 3, 4])])
+def test_a_record_that_is_put_aside_is_not_processed_and_the_others_are(
+    kind: str, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second of two chunks, also where an error would stop the run."""
+    seen: list[int] = []
+
+    def work(one: Item) -> Any:
+        seen.append(one.n)
+        return [one] if kind == "flat_map" else one.n > 0 if kind == "filter" else one
+
+    monkeypatch.setattr(worker, "aside", lambda *_: {1: {7: 4}})
+    task, node = task_of(kind, work, on_error="stop")
+    for _ in range(2):
+        task.receive(node, Chunk(node.input_schema, records=[Item(n) for n in range(5)]))
+    assert seen == [0, 1, 2, 3, 4, 0, 1, 3, 4]
+    (letter,) = task.letters
+    assert letter["error"] == "Crashed: this record killed its Python worker 4 times"
+    assert json.loads(letter["record"]) == {"n": 2}
+    assert task.outcome.sinks == {"discard": 4 + (kind != "filter") + len(left)}
+
+
+def test_sys_exit_stops_a_run_whose_errors_do() -> None:
+    task, node = task_of("map", hostile("map", FATES["sys.exit"]), on_error="stop")
+    with pytest.raises(Stop, match="SystemExit: 3"):
+        task.receive(node, Chunk(node.input_schema, records=[Item(n) for n in range(5)]))
+
+
+def test_on_crash_is_checked_where_it_is_written() -> None:
+    stream = st.source.generate(item, rate=1.0)
+    with pytest.raises(OptionError, match="on_crash='dead'; did you mean 'dead-letter'"):
+        stream.map(lambda one: one, schema=Item, name="work", on_crash="dead")
+    with pytest.raises(TopologyError, match="on_crash= has no meaning here"):
+        stream.sql(lambda frame: frame, schema=Item, on_crash="stop")
