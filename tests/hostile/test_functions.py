@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +21,10 @@ from springtide.errors import OptionError, TopologyError
 from springtide.spark import worker
 from springtide.spark.chunk import Chunk
 from springtide.spark.program import Staging, compile_topology
+from springtide.spark.progress import Crashed
 from springtide.spark.shipping import Shipment
 from springtide.spark.worker import StagePlan, Stop, Task
+from state_machine import SECOND, Machine
 
 NOTHING = Shipment("nothing", cloudpickle.dumps({}))
 PLAN = StagePlan(0, {}, 1, 1, NOTHING)
@@ -146,3 +150,57 @@ def test_on_crash_is_checked_where_it_is_written() -> None:
         stream.map(lambda one: one, schema=Item, name="work", on_crash="dead")
     with pytest.raises(TopologyError, match="on_crash= has no meaning here"):
         stream.sql(lambda frame: frame, schema=Item, on_crash="stop")
+
+
+class Later(st.Processor):
+    """Counts records; each sets a timer a second later, which tells the count."""
+
+    count = st.value(int, default=0)
+
+    def process(self, key: int, records: list[Item], state: st.State) -> Iterator[Item]:
+        state.count += len(records)
+        state.set_timer(state.now + datetime.timedelta(seconds=1), "processing")
+        return iter(())
+
+    def on_timer(self, key: int, timer: st.Timer, state: st.State) -> Iterator[Item]:
+        yield Item(state.count)
+
+
+def fail_call(number: int) -> Callable[[], None]:
+    """What a task does before a processor's calls if this one killed its worker."""
+    calls = iter(range(1_000))
+
+    def before_call() -> None:
+        if next(calls) == number:
+            raise Crashed(4)
+
+    return before_call
+
+
+def later(folder: Path) -> Machine:
+    stream = st.source.generate(item, rate=1.0).key_by("n").stateful(Later, on_crash="dead-letter")
+    return Machine.of(stream.to(st.sink.discard()).named("job"), folder)
+
+
+def test_of_a_call_that_is_put_aside_the_keys_records_fail_and_its_state_stays(tmp_path: Path) -> None:
+    tested = later(tmp_path)
+    tested.run([{"n": 1}, {"n": 1}], width=1)
+    tested.before_call = fail_call(1)  # after that of its timer
+    assert tested.run([{"n": 1}, {"n": 1}], width=1) == []
+    assert [(row, str(error)) for row, error in tested.failed] == [
+        ({"n": 1}, "this record killed its Python worker 4 times")
+    ] * 2
+    tested.before_call = fail_call(-1)
+    assert tested.run([], width=1) == [{"n": 2}], "as if the two had never come"
+
+
+def test_a_timer_that_is_put_aside_does_not_come_again(tmp_path: Path) -> None:
+    tested = later(tmp_path)
+    tested.run([{"n": 1}, {"n": 2}], width=1)
+    tested.now += SECOND
+    tested.before_call = fail_call(0)
+    assert tested.run([], width=1) == [{"n": 1}], "the timer of the other key"
+    assert len(tested.failed) == 1
+    tested.before_call = fail_call(-1)
+    tested.now += SECOND
+    assert (tested.run([], width=1), tested.failed) == ([], [])
