@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import math
 import os
 import re
@@ -64,6 +66,11 @@ class Moody:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "exit":
                 sys.exit(3)
+            case "fault":
+                faulthandler.disable()  # pytest's would write to the terminal
+                ctypes.string_at(0)
+            case "allocate":
+                bytearray(2**46)
             case "wait":
                 self._wait()
             case "print":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Machine:
         self.kept, self.catalog, self.batch, self.attempts, self.now = kept, Catalog(hashing=kept.hashing), 0, 0, SECOND
         place_of(kept.folder).prepare()
         self.expiring: int | None = None
+        self.before_call: Callable[[], None] = lambda: None
         self.late: list[dict[str, Any]] = []
         self.failed: list[tuple[dict[str, Any], BaseException]] = []
 
@@ -55,7 +57,8 @@ class Machine:
         for task in range(width):
             self.attempts += 1
             name = f"{self.batch:08d}-000001-{task}-{self.attempts}.state"
-            stepping = Stepping(self.kept, Version(self.files, self.now, watermark, self.expiring), owner == task, name, task)
+            version = Version(self.files, self.now, watermark, self.expiring)
+            stepping = Stepping(self.kept, version, owner == task, name, task, self.before_call)
             for outcome in stepping.run(batch.take(pa.array(np.flatnonzero(tasks == task)))):
                 output += self._taken(outcome)
             self.late += [] if stepping.late is None else stepping.late.select(self.kept.input.names).to_pylist()

@@ -263,8 +263,8 @@ def closed(
 ) -> Closed:
     kept: Any = None
     monkeypatch.setattr(closing, "waiting", lambda *_: time.open)
-    monkeypatch.setattr(SparkLogs, "begin", lambda self, after, at_ms: after + 1)
-    monkeypatch.setattr(SparkLogs, "commit", lambda self, batch: None)
+    monkeypatch.setattr(Logs, "begin_after", lambda self, after, at_ms: after + 1)
+    monkeypatch.setattr(Logs, "commit", lambda self, batch: None)
     (tmp_path / "spark" / ("state" if spark_state else "sources")).mkdir(parents=True)
     checkpoint = Checkpoint(tmp_path)
     monkeypatch.setattr(checkpoint, "last_manifest", lambda: {"batch": 7})

@@ -376,7 +376,7 @@ def test_close_before_anything_was_asked(tmp_path: Path) -> None:
 
 def test_a_policy_that_fails_is_told_as_failing_and_has_learned_nothing(tmp_path: Path, made: Made) -> None:
     remote = made(moody(tmp_path), CALM)
-    for number, mood in enumerate(["raise", *NONSENSE], start=1):
+    for number, mood in enumerate(["raise", "allocate", *NONSENSE], start=1):
         assert answered(remote, 2 * number) == number
         feel(tmp_path, mood)
         with pytest.raises(PolicyFailed, match="asked to" if mood == "raise" else "Error"):
@@ -391,7 +391,7 @@ def test_whatever_a_policy_prints_or_reads_is_none_of_the_conversation(tmp_path:
     assert remote.restarts == 0
 
 
-@pytest.mark.parametrize("mood", ["hang", "grip", "die", "stop", "exit"])
+@pytest.mark.parametrize("mood", ["hang", "grip", "die", "stop", "exit", "fault"])
 def test_a_process_that_is_lost_is_replaced_and_knows_what_was_learned(
     mood: str, tmp_path: Path, made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -409,9 +409,8 @@ def test_a_process_that_is_lost_is_replaced_and_knows_what_was_learned(
     assert remote.restarts == 1
     assert remote.pid != lost and lost is not None and gone(lost)
     (logged,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    assert {"die": "exit code -9: it ended", "exit": "exit code 3: it ended"}.get(
-        mood, "it hangs: no answer in 0.5 s"
-    ) in logged
+    codes = {"die": -9, "exit": 3, "fault": -11}
+    assert (f"exit code {codes[mood]}: it ended" if mood in codes else "it hangs: no answer in 0.5 s") in logged
 
 
 @pytest.mark.parametrize("mood", ["hang", "stop"])
@@ -711,7 +710,7 @@ def made_by_it(memory: Memory) -> int:
     return sum("seen" in str(entry["reason"]) for entry in memory.decisions)
 
 
-CHAOS = ("raise", "hang", "grip", "die", "stop", "exit", "print", *NONSENSE)
+CHAOS = ("raise", "hang", "grip", "die", "stop", "exit", "fault", "allocate", "print", *NONSENSE)
 
 
 def test_chaos_of_the_policy_is_none_of_the_data_flows_business(
@@ -751,7 +750,7 @@ def test_chaos_of_the_policy_is_none_of_the_data_flows_business(
     print(f"longest call {1000 * longest:.1f} ms of {sent:,}, {remote.restarts} restarts")
     assert longest < HANGS_S
     assert [one.batch for one in memory.batches] == list(range(sent))
-    killers = sum(mood in ("hang", "grip", "die", "stop", "exit") for mood in moods)
+    killers = sum(mood in ("hang", "grip", "die", "stop", "exit", "fault") for mood in moods)
     assert remote.restarts >= killers
     learned = remote.close()
     assert learned is not None and learned["seen"] >= 5

@@ -278,7 +278,7 @@ def test_sigterm_ends_a_process_whose_operator_hangs(tmp_path: Path) -> None:
     """With exit code 0, a summary, and no process left behind."""
     (tmp_path / "job.py").write_text(JOB)
     command = [
-        Path(sys.executable).with_name("springtide"),
+        str(Path(sys.executable).with_name("springtide")),
         "run",
         "job.py",
         "--stall-after",

@@ -73,9 +73,9 @@ def workers(tmp_path: Path) -> Workers:
 @pytest.mark.parametrize("then", ["die", "fault", "kill"])
 def test_the_page_of_a_worker_tells_where_it_is_and_outlives_it(then: str, workers: Workers) -> None:
     with worker(workers.root, then) as process:
-        (alive,) = workers.busy()
+        (alive,) = workers.busy(12)
         assert alive == Worker(socket.gethostname(), process.pid, 12, PLACE, alive=True)
-        assert workers.dead() == []
+        assert workers.dead(12) == []
         if then == "kill":
             process.kill()
         go_on(process) if then != "kill" else process.wait()
@@ -91,10 +91,24 @@ def test_the_page_of_a_worker_tells_where_it_is_and_outlives_it(then: str, worke
 def test_a_worker_whose_task_ended_is_not_busy_and_its_death_is_nobodys_fault(workers: Workers) -> None:
     with worker(workers.root, "end") as process:
         assert go_on(process) == "done\n"
-        assert workers.busy() == []
+        assert workers.busy(12) == []
         process.kill()
         process.wait()
-        assert workers.dead() == []
+        assert workers.dead(12) == []
+
+
+def test_the_pages_of_workers_that_ended_are_removed_once_nobody_needs_them(workers: Workers) -> None:
+    with worker(workers.root, "end") as idle, worker(workers.root, "die") as dying:
+        assert go_on(idle) == "done\n"
+        go_on(dying)
+        for process in (idle, dying):
+            process.kill()
+            process.wait()
+        assert workers.busy(12) == []
+        (left,) = workers.dead(12)
+        assert left.pid == dying.pid, "its batch may fail, and it is why"
+        assert workers.busy(13) == []
+        assert list((workers.root / "5").iterdir()) == []
 
 
 def test_pages_are_readable_by_their_owner_alone_and_go_with_their_epoch(workers: Workers) -> None:
@@ -102,7 +116,7 @@ def test_pages_are_readable_by_their_owner_alone_and_go_with_their_epoch(workers
         modes = {oct(file.stat().st_mode & 0o777) for file in (workers.root / "5").iterdir()}
         assert modes == {"0o600"}
         workers.begin(6)
-        assert workers.busy() == []
+        assert workers.busy(12) == []
         assert [folder.name for folder in workers.root.iterdir()] == ["6"]
     workers.end()
     assert not workers.root.exists()
@@ -120,7 +134,7 @@ def test_only_a_python_worker_of_spark_is_ended(workers: Workers) -> None:
 )
 def test_what_is_no_page_is_ignored(name: str, content: bytes, workers: Workers) -> None:
     (workers.root / "5" / name).write_bytes(content)
-    assert workers.busy() == []
+    assert workers.busy(12) == []
 
 
 def test_without_a_folder_a_worker_works_and_nobody_sees_where(tmp_path: Path) -> None:
@@ -160,7 +174,8 @@ class Scene:
     seen: list[Worker] = field(default_factory=list)
     stages: tuple[str, ...] = ()
 
-    def busy(self) -> list[Worker]:
+    def busy(self, batch: int) -> list[Worker]:
+        assert batch == self.batch
         return self.seen
 
     def watched(self, program: Program) -> Stalls:
@@ -191,11 +206,11 @@ def test_a_record_that_takes_longer_than_the_limit_is_told_of_once(program: Prog
     assert len(caplog.messages) == 2, "another record, another warning"
 
 
-def test_a_worker_that_moves_and_a_dead_one_are_not_told_of(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_moves_is_not_told_of(program: Program, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     stalls = scene.watched(program)
     for now in range(0, 300, 20):
-        scene.seen = [replace(AT_17, place=replace(PLACE, index=now)), replace(AT_17, alive=False, pid=1)]
+        scene.seen = [replace(AT_17, place=replace(PLACE, index=now))]
         scene.look(stalls, float(now))
     assert caplog.messages == []
 

@@ -19,6 +19,7 @@
     sources/SOURCE.json    by which the plan's read limit and width reach a generated source
     staged/SINK/           what tasks wrote for a sink that the driver hands it to
     dead/                  the dead letters, unless the topology has a sink for them
+    workers/EPOCH/         pages by which Python workers tell which record they are at; only while a run lasts
     plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
     begun.json             the batch that was begun last, with Spark's offsets of it
     manifests/N.json       batch N is committed if and only if this is there

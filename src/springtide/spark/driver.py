@@ -283,8 +283,8 @@ class Driver:
             self._raise(query)
         if not (ending.available_now and internals.found_nothing_new(query)):
             raise RuntimeError(
-                "Spark ended the query without an error, before it had read all that there is: somebody stopped it, as Spark does"
-                " by itself when a query of a copy of this checkpoint starts in the same application"
+                "Spark ended the query without an error, before it had read all that there is: somebody stopped it, as Spark"
+                " does by itself when a query of a copy of this checkpoint starts in the same application"
             )
         self._check_committed()
         return Ended.AVAILABLE
@@ -425,7 +425,7 @@ class Driver:
             log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
             self.restarts += 1
             return 0
-        cause = died or cause_of(error)
+        cause = cause_of(error, died)
         if failures > GIVE_UP_AFTER:
             way_out = f"; {WAY_OUT}" if died else ""
             raise RunError(f"the query failed {failures} times in a row, the last time with {cause}{way_out}") from error
@@ -508,12 +508,15 @@ def _stopped(query: StreamingQuery) -> None:
         query.stop()
 
 
-def cause_of(error: Exception) -> str:
-    """The line that tells most of Spark's long messages: what a Python worker raised, or the last one that names an error."""
+def cause_of(error: Exception, died: str | None = None) -> str:
+    """The line that tells most of Spark's long messages: what a Python worker raised, or the last one that names an error.
+    ``died``: what is known of workers that died meanwhile, which may be the cause."""
     before, _, worker = str(error).rpartition("PythonException: ")
     raised = _RAISED.findall(worker) if before else []
     if raised:
         return str(raised[-1][:500])  # of a chain, the last is what the others led to
+    if died is not None:
+        return died
     if DIED in str(error):
         return "the death of a Python worker outside of the operators, or on a node that cannot write to the checkpoint"
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()]  # Py4J puts a colon before the error

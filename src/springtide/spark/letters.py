@@ -44,14 +44,14 @@ def _readable(value: pa.Scalar) -> Any:
 def _told(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  an error's own text may fail
+    except BaseException:  # noqa: BLE001  an error's own text may raise anything
         return f"{type(error).__name__} (whose text cannot be told)"
 
 
 def _as_json(record: Any) -> str:
     try:
         return json.dumps(_plain(record), default=str)
-    except Exception:  # noqa: BLE001  a record may hold anything, and its str() may do anything
+    except BaseException:  # noqa: BLE001  a record may hold anything, and its str() may do anything
         return json.dumps(f"a {type(record).__name__} that cannot be written")
 
 

@@ -27,6 +27,7 @@ NUMBERS = 9
 PAGE_BYTES = 8 * NUMBERS
 NOWHERE = -1
 """The operator of a task that is between two operators; the record of an operator that has not begun with one."""
+DRAFT = ".new"
 FAULT = ".fault"
 """What the name of the file ends with that gets the stack of a worker that dies of a fatal signal."""
 
@@ -115,11 +116,13 @@ def _unmapped() -> Numbers:
 
 def _mapped(folder: Path) -> Numbers:
     path = folder / f"{socket.gethostname()}-{os.getpid()}"
+    draft = path.with_name(path.name + DRAFT)
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # stays open: to close it would release the lock
         os.pwrite(file, bytes(PAGE_BYTES), 0)  # takes space on the disk now; later a full disk would kill the process
         _log_faults(path.with_name(path.name + FAULT))
+        draft.rename(path)  # so that a page without a lock is one whose worker has ended
         return memoryview(mmap.mmap(file, PAGE_BYTES)).cast("q")
     except OSError:
         return _unmapped()

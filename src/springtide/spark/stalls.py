@@ -52,7 +52,7 @@ class Stalls:
         if batch is None:
             self._moved, self._seen = now, None
             return
-        busy = [worker for worker in self._workers.busy() if worker.alive and worker.batch == batch]
+        busy = self._workers.busy(batch)
         self._since = {worker: self._since.get(worker, now) for worker in busy}
         before, self._seen = self._seen, (batch, frozenset(busy))
         stages = self._stages() if before == self._seen else ()  # a call of Spark's, which a batch that moves does without

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import shutil
@@ -45,13 +46,13 @@ class Workers:
     def end(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def busy(self) -> list[Worker]:
-        """The workers that were in a task when last heard of: they are still, or died in it."""
-        return list(self._read())
+    def busy(self, batch: int) -> list[Worker]:
+        """The workers that are in a task of a batch."""
+        return [one for one in self._read(batch) if one.alive and one.batch == batch]
 
-    def dead(self, batch: int | None = None) -> list[Worker]:
-        """The workers that died in a task of a batch, or of any."""
-        return [one for one in self._read() if not one.alive and batch in (None, one.batch)]
+    def dead(self, batch: int | None) -> list[Worker]:
+        """The workers that died in a task of a batch."""
+        return [one for one in self._read() if not one.alive and one.batch == batch]
 
     def kill(self) -> list[Worker]:
         """End the workers on this host that are in a task: those that a cancelled job leaves behind. Spark closes their
@@ -64,27 +65,31 @@ class Workers:
                     killed.append(worker)
         return killed
 
-    def _read(self) -> Iterator[Worker]:
-        with contextlib.suppress(OSError):
+    def _read(self, batch: int | None = None) -> Iterator[Worker]:
+        """The workers that were in a task when last heard of: they are still, or died in it. The pages of workers that ended
+        without a task, or in one before ``batch``, are removed: Spark may be told to start a worker for every task."""
+        with contextlib.suppress(OSError):  # the folder could not be made
             for path in sorted(self._folder.iterdir()):
-                worker = None if path.name.endswith(FAULT) else _read(path)
-                if worker is not None:
-                    yield worker
+                with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or no page
+                    worker, alive = _read(path)
+                    if not alive and (worker is None or (batch is not None and worker.batch < batch)):
+                        path.unlink()
+                        path.with_name(path.name + FAULT).unlink()
+                    elif worker is not None:
+                        yield worker
 
 
-def _read(path: Path) -> Worker | None:
-    """A page; None of a worker without a task, or if the file is not a whole page."""
+def _read(path: Path) -> tuple[Worker | None, bool]:
+    """What a page tells, None of a worker without a task; and whether the worker lives."""
     host, _, pid = path.name.rpartition("-")
-    try:
-        with path.open("r+b") as file:
-            found = parse(file.read(PAGE_BYTES))
-            if not pid.isdigit() or found is None:
-                return None
-            alive = _is_locked(file.fileno())
-    except OSError:
-        return None
-    batch, place = found
-    return Worker(host, int(pid), batch, place, alive, None if alive else _fault(path.with_name(path.name + FAULT)))
+    number = int(pid)
+    with path.open("r+b") as file:
+        found = parse(file.read(PAGE_BYTES))
+        alive = _is_locked(file.fileno())
+    if found is None:
+        return None, alive
+    fault = None if alive else _fault(path.with_name(path.name + FAULT))
+    return Worker(host, number, *found, alive, fault), alive
 
 
 def _is_locked(file: int) -> bool:
@@ -97,15 +102,17 @@ def _is_locked(file: int) -> bool:
 
 
 def _fault(path: Path) -> str | None:
-    """What Python wrote when the process got a fatal signal, in a line: the signal and the innermost frame."""
+    """What Python wrote when the process got a fatal signal, in a line: the signal, and where the user's function was."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    named, frame = re.search(r"Fatal Python error: (.+)", text), re.search(r'File "(.+)", line (\d+)', text)
+    named = re.search(r"Fatal Python error: (.+)", text)
     if named is None:
         return None
-    return named[1] + (f" in {frame[1]}, line {frame[2]}" if frame else "")
+    frames = re.findall(r'File "(.+)", line (\d+)', text)  # the innermost first
+    users = list(itertools.takewhile(lambda frame: "/springtide/spark/" not in frame[0], frames)) or frames
+    return named[1] + (f" in {users[-1][0]}, line {users[-1][1]}" if users else "")
 
 
 def _is_python_worker(pid: int) -> bool:
