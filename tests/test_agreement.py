@@ -193,10 +193,12 @@ def test_a_start_that_a_source_of_another_kind_keeps_is_never_removed() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v1\n{", "v3\n{}", "v1\n[]", 'v1\n{"nextBatchWatermarkMs":"x"}', "\x00\x01"])
-def test_a_commit_that_spark_cannot_read_is_removed(text: str) -> None:
+def test_a_commit_that_spark_cannot_read_is_written_anew_or_removed(text: str) -> None:
     found = agreed(7)
     (mending,) = mendings_of(replace(found, commits={**found.commits, 7: text}))
-    assert (mending.file, mending.text) == ("spark/commits/7", None)
+    assert (mending.file, mending.text) == ("spark/commits/7", COMMIT)
+    (mending,) = mendings_of(replace(found, commits={7: text}))
+    assert (mending.file, mending.text) == ("spark/commits/7", None), "Spark replays the batch, whose manifest is there"
 
 
 def test_files_of_logs_are_told_from_others() -> None:

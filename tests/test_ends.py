@@ -80,6 +80,8 @@ class Runner:
     batches: int = 0
     failure: Exception | None = None
     fatal: None = None
+    latest: int | None = None
+    running: int | None = None
 
     def is_idle(self, _: float) -> bool:
         return True
@@ -268,6 +270,7 @@ def closed(
     (tmp_path / "spark" / ("state" if spark_state else "sources")).mkdir(parents=True)
     checkpoint = Checkpoint(tmp_path)
     monkeypatch.setattr(checkpoint, "last_manifest", lambda: {"batch": 7})
+    monkeypatch.setattr(checkpoint, "check_fence", lambda epoch: None)
     return closing.close(checkpoint, time, {"keep": kept}, time.run, 0, stopped)
 
 
