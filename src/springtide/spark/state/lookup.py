@@ -35,6 +35,11 @@ class Identities:
         return Identities(self.one[places], self.two[places], self.keys.take(pa.array(places)))
 
 
+def none(keys: pa.Schema) -> Identities:
+    """No keys."""
+    return Identities(np.zeros(0, np.uint64), np.zeros(0, np.uint64), pa.RecordBatch.from_pylist([], schema=keys))
+
+
 def distinct(one: Hashes, two: Hashes, keys: pa.RecordBatch) -> tuple[Identities, Places, Places]:
     """The distinct keys, the row in which each comes first, and which of them each row has. ``one``, ``two``: their hashes."""
     order = np.lexsort((two, one)) if len(one) else np.zeros(0, dtype=np.int64)

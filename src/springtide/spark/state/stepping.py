@@ -83,11 +83,6 @@ class Kept:
         one, two = self.seeds
         return key_hashes(rows, self.key, one), key_hashes(rows, self.key, two)
 
-    @cached_property
-    def identity(self) -> pa.Schema:
-        """Of what tells a key from others: its hashes, and the key."""
-        return pa.schema([OWN.field(HASH), OWN.field(HASH2), *self.key_schema])
-
     def keys(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The keys of records, as segments have them."""
         return pa.RecordBatch.from_arrays([records.column(name) for name in self.key], schema=self.key_schema)
@@ -247,12 +242,12 @@ class Stepping:
 
     def _called(self) -> Identities:
         """The keys of this task that may have a timer that has come."""
-        rows = [pa.RecordBatch.from_pylist([], schema=self._kept.identity)]
+        rows: list[pa.RecordBatch] = []
         limits = self._version.watermark, self._version.now
         for alarm, (column, limit) in enumerate(zip(self._kept.timers, limits, strict=True)):
             if column is not None and limit is not None:
                 rows += lookup.due(self._segments, column, limit, bool(alarm), self._owned)
-        every = lookup.distinct_in(pa.concat_batches(rows))[0]
+        every = lookup.distinct_in(pa.concat_batches(rows))[0] if rows else lookup.none(self._kept.key_schema)
         return every.take(np.flatnonzero(self._owned[shards_of(every.one, self._kept.shards)]))
 
     def _groups(self, shards: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
@@ -268,7 +263,9 @@ class Stepping:
     def _group(
         self, records: pa.RecordBatch, one: npt.NDArray[np.uint64], two: npt.NDArray[np.uint64], called: Identities
     ) -> Outcome:
-        keys = pa.concat_batches([self._kept.keys(records), called.keys])  # a record's key as it came, not as it was stored
+        keys = self._kept.keys(records)
+        if len(called):
+            keys = pa.concat_batches([keys, called.keys])  # records first: a key is handed on as it came, not as it was stored
         every, _, of = lookup.distinct(np.concatenate([one, called.one]), np.concatenate([two, called.two]), keys)
         begin = time.perf_counter()
         rows, known = lookup.newest(self._segments, every, self._kept.schema, self._kept.fitted)
