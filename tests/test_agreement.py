@@ -31,10 +31,11 @@ from springtide.spark.logs import Entry, Logs, are_offsets, is_commit
 @dataclass(frozen=True)
 class Number:
     n: int
+    k: str
 
 
 def number(draw: st.Draw) -> Number:
-    return Number(draw.index)
+    return Number(draw.index, f"k{draw.index % 7}")
 
 
 def topology(folder: Path, sink: Any = None) -> st.Topology:
@@ -205,6 +206,12 @@ def test_files_of_logs_are_told_from_others() -> None:
     assert is_commit(COMMIT) and is_commit("v1\n{}")
     assert are_offsets(offsets(3)) and are_offsets('v1\n{"batchTimestampMs":1}\n-\n{"next": 1}')
     assert not are_offsets('v1\n{"batchTimestampMs":1}') and not are_offsets('v1\n{"batchTimestampMs":"1"}\n{}')
+
+
+def test_what_a_batch_published_before_it_was_taken_back_is_no_fault() -> None:
+    """It is run again, with the same offsets and plan, and its files have the same names."""
+    assert fault_of(replace(agreed(7, begun=True), published={"/out/part-8": 8})) is None
+    assert fault_of(replace(agreed(7), published={"/out/part-8": 8})) is not None
 
 
 # Folders
@@ -506,3 +513,54 @@ def test_knowledge_that_is_damaged_is_learned_anew(tmp_path: Path, content: byte
     editions = Editions(tmp_path)
     (tmp_path / "00000001.npz").write_bytes(content)
     assert editions.load(1) is None
+
+
+# On Spark
+
+
+RESTORED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "a deleted manifest": (
+        lambda checkpoint, _: (checkpoint / "springtide" / "manifests" / "00000003.json").unlink(),
+        r"manifests/00000003\.json is gone: .* knows that batch 3 was committed, but the last manifest is that of batch 2",
+    ),
+    "an older folder springtide": (
+        lambda checkpoint, backup: swap(checkpoint / "springtide", backup / "springtide"),
+        r"manifests/00000003\.json is gone: .* knows that batch 3 was committed, but the last manifest is that of batch 0",
+    ),
+    "an older folder spark": (
+        lambda checkpoint, backup: swap(checkpoint / "spark", backup / "spark"),
+        r"spark/offsets/3 is gone: batch 3 is committed, but Spark's logs end with batch 1",
+    ),
+}
+
+
+def swap(folder: Path, other: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
+
+
+@pytest.mark.spark
+def test_a_run_goes_on_from_its_last_batch_or_is_refused_with_the_ways_out(spark: Any, tmp_path: Path) -> None:
+    """Four batches of 20 records, with a backup after the first, then what people do to folders; and 60 records more."""
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    counted = st.source.generate(number, rate=1e6, limit=140, max_records=20).key_by("k").count(name="count")
+    counting = counted.to(st.sink.files(out, format="json")).named("counting")
+
+    def go_on(**options: Any) -> None:
+        st.run(counting, spark=spark, runs=tmp_path / "runs", checkpoint=checkpoint, policy="static", max_slots=2, **options)
+
+    go_on(batches=1)
+    shutil.copytree(checkpoint, tmp_path / "backup")
+    go_on(batches=3)
+    shutil.copytree(checkpoint, tmp_path / "whole")
+    for harm, words in RESTORED.values():
+        harm(checkpoint, tmp_path / "backup")
+        with pytest.raises(
+            CheckpointError, match=f"{words}.* 1\\. put that file back from a copy; 2\\. `springtide state export`"
+        ):
+            go_on()
+        swap(checkpoint, tmp_path / "whole")
+    go_on()
+    rows = [json.loads(line) for file in out.glob("*.json") for line in file.read_text().splitlines()]
+    assert {key: max(row["count"] for row in rows if row["k"] == key) for key in ("k0", "k6")} == {"k0": 20, "k6": 20}
+    assert len(rows) == 7 * 7, "seven batches with seven keys each"

@@ -73,7 +73,7 @@ def _ahead(found: Found) -> Fault | None:
         "Spark's log of commits": max(found.commits, default=-1),
         f"Spark's offsets/{last}, which it writes after the commit of batch {last - 1},": last - 1,
         **({"begun.json, which is written after that commit,": found.begun.batch - 1} if found.begun else {}),
-        **{f"the published file {file}": batch for file, batch in found.published.items()},
+        **{f"the published file {file}": batch for file, batch in found.published.items() if not _is_repeated(found, batch)},
     }
     witness, batch = max(known.items(), key=lambda item: item[1])
     if batch <= found.last:
@@ -84,6 +84,11 @@ def _ahead(found: Found) -> Fault | None:
         f"is gone: {witness} knows that batch {batch} was committed, but {there}. State and output would go on from there, and"
         " records of the batches between would be lost or counted twice",
     )
+
+
+def _is_repeated(found: Found, batch: int) -> bool:
+    """Whether a batch is run again with the same offsets and the same plan: files that it published have the same names."""
+    return batch == found.running and _is_witnessed(found)
 
 
 def _behind(found: Found) -> Fault | None:

@@ -109,6 +109,7 @@ class Checkpoint:
         except OSError as error:
             raise CheckpointError(f"checkpoint {self.root} cannot be made: {error.strerror}; give another folder") from None
         self._take_lock()
+        self._begun, self._manifests = None, Manifests(self.own / "manifests")  # another driver may have gone on meanwhile
         try:
             self._identify(topology, wanted)
             self._agree(topology)
