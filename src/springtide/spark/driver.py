@@ -26,7 +26,7 @@ from springtide.spark import clusters, generate, internals, pool, sources
 from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.crashes import DIED, WAY_OUT, Crashes, where
+from springtide.spark.crashes import DIED, Crashes, where
 from springtide.spark.pipeline import Pipeline
 from springtide.spark.sinks import Sinks
 from springtide.spark.stalls import Stalls
@@ -316,13 +316,14 @@ class Driver:
                 f"No module named {missing[1]!r} on the executors; ship it with --py-files (py_files=), or install it there"
             ) from error
         died = self._crashes.note(self._workers.dead(self._runner.latest if self._runner else None))
+        self._workers.kill()  # those of the old query that hang, which no task waits for any more
         if died is not None and self._crashes.put_aside() is not None:
             log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
             self.restarts += 1
             return 0
         cause = cause_of(error, died)
         if failures > GIVE_UP_AFTER:
-            way_out = f"; {WAY_OUT}" if died else ""
+            way_out = f"; {self._crashes.way_out()}" if died else ""
             raise RunError(f"the query failed {failures} times in a row, the last time with {cause}{way_out}") from error
         self.restarts += 1
         alive = self._session is not None and internals.is_alive(self._session)
@@ -340,8 +341,12 @@ class Driver:
         if self._runner is None:
             return
         self._runner.retire()
-        while not self._runner.is_idle(1.0):
-            pass  # also when the JVM died: its batch may be in a commit
+        told = None
+        while not self._runner.is_idle(1.0):  # also when the JVM died: its batch may be in a commit
+            told = told or (time.monotonic() if self._stop.is_set() else None)
+            if told is not None and time.monotonic() - told > END_PATIENCE_S:
+                self._checkpoint.next_epoch()  # it hangs, and the run has to end; so that it cannot commit any more
+                break
         with contextlib.suppress(Exception):  # the JVM may be dead, and the query with it
             if self._query is not None:
                 self._query.stop()
