@@ -62,8 +62,8 @@ class BatchRunner:
         with self._door:
             if self._stop.is_set() or self._retired:
                 raise Stopping
+            self.latest = batch
             self._idle.clear()
-        self.latest = batch
         try:
             pause_s = self._batch(frame, batch)
             self.failure = None

@@ -271,10 +271,9 @@ class Driver:
         """Cancel the running batch, and end the workers that do not notice it."""
         batch, done = runner.running, runner.batches
         runner.given_up = True
-        threading.Thread(target=_stopped, args=(query,), name="springtide-stop", daemon=True).start()  # waits for the batch
-        end = time.monotonic() + CANCEL_S
-        while not runner.is_idle(0.1) and time.monotonic() < end:
-            pass
+        stopping = threading.Thread(target=_stopped, args=(query,), name="springtide-stop", daemon=True)
+        stopping.start()
+        stopping.join(CANCEL_S)  # it waits for the batch
         killed = self._workers.kill()
         if not runner.is_idle(0.0):  # a sink's or a sql operator's function hangs in this process, where nothing can end it
             self._checkpoint.next_epoch()  # so that it cannot commit any more
@@ -317,19 +316,19 @@ class Driver:
             ) from error
         died = self._crashes.note(self._workers.dead(self._runner.latest if self._runner else None))
         self._workers.kill()  # those of the old query that hang, which no task waits for any more
-        if died is not None and self._crashes.put_aside() is not None:
-            log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
-            self.restarts += 1
-            return 0
-        cause = cause_of(error, died)
-        if failures > GIVE_UP_AFTER:
-            way_out = f"; {self._crashes.way_out()}" if died else ""
-            raise RunError(f"the query failed {failures} times in a row, the last time with {cause}{way_out}") from error
-        self.restarts += 1
         alive = self._session is not None and internals.is_alive(self._session)
-        wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
-        log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause, wait)
-        self._stop.wait(wait)
+        if died is not None and self._crashes.put_aside():
+            log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
+            failures = 0
+        else:
+            cause = cause_of(error, died)
+            if failures > GIVE_UP_AFTER:
+                way_out = f"; {self._crashes.way_out()}" if died else ""
+                raise RunError(f"the query failed {failures} times in a row, the last time with {cause}{way_out}") from error
+            wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
+            log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause, wait)
+            self._stop.wait(wait)
+        self.restarts += 1
         if not alive:
             self._unlock()
             internals.forget_dead_jvm()
