@@ -272,6 +272,16 @@ def test_a_record_is_put_aside_after_two_deaths_if_its_operator_allows_it(progra
     assert counted.put_aside() is None, "which record it is is not known"
 
 
+def test_no_more_than_a_hundred_records_of_a_batch_are_put_aside(program: Program) -> None:
+    counted = Crashes(program)
+    for index in range(100):
+        counted.note(dead(replace(CARELESS, index=index), 2))
+        assert counted.put_aside() is not None
+    counted.note(dead(replace(CARELESS, index=100), 2))
+    assert counted.put_aside() is None
+    assert counted.way_out() == "100 records of this batch are put aside already, which is the most; mend the operator"
+
+
 def test_of_several_deaths_the_record_with_the_most_is_put_aside(program: Program) -> None:
     counted = Crashes(program)
     counted.note(dead(replace(CARELESS, task=9)) + dead(CARELESS, 2))

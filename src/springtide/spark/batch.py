@@ -63,16 +63,17 @@ class BatchRunner:
             if self._stop.is_set() or self._retired:
                 self._note_refused(batch)
                 raise Stopping
+            self.latest = batch
             self._idle.clear()
         self._stop.wait(self._attempt(frame, batch))
 
     def close(self, frame: DataFrame, batch: int) -> None:
         """Run a batch that is none of the query's, once that has ended: see ``closing``."""
+        self.latest = batch
         self._idle.clear()
         self._attempt(frame, batch)
 
     def _attempt(self, frame: DataFrame, batch: int) -> float:
-        self.latest = batch
         try:
             pause_s = self._batch(frame, batch)
             self.failure = None

@@ -14,7 +14,9 @@ from springtide.spark.workers import Worker
 DEATHS_BEFORE_ASIDE = 2
 """How many workers a record kills before it goes to the dead letters. One death may be the kernel's choice when memory is
 short; Spark runs a task four times before a batch fails, so that most records have killed four by then."""
-WAY_OUT = "mend the operator, or give it on_crash='dead-letter', by which such a record goes to the dead letters"
+MOST_ASIDE = 100
+"""Records of one batch that are put aside at most. When more kill their workers, the operator is at fault and not the records;
+each costs a restart of the query, a second or two."""
 DIED = "Python worker exited unexpectedly"
 """Part of Spark's message when the socket to a worker ends in the middle of a task, in 4.2 and 4.3."""
 
@@ -50,7 +52,7 @@ class Crashes:
         them, of which there is one less now.
         """
         place, deaths = max(self._deaths.items(), key=lambda one: one[1], default=(None, 0))
-        if place is None or deaths < DEATHS_BEFORE_ASIDE or not self._may_go(place):
+        if place is None or deaths < DEATHS_BEFORE_ASIDE or not self._may_go(place) or len(self._aside) >= MOST_ASIDE:
             return None
         self._aside = {other: n for other, n in self._aside.items() if not _follows(other, place)}
         self._aside[place] = deaths
@@ -63,6 +65,14 @@ class Crashes:
             return None
         places = [[p.level, p.gate, p.task, p.operator, p.index, deaths] for p, deaths in self._aside.items()]
         return json.dumps({"batch": self._batch, "places": places})
+
+    def way_out(self) -> str:
+        """What a user can do about the deaths."""
+        if len(self._aside) >= MOST_ASIDE:
+            return f"{MOST_ASIDE} records of this batch are put aside already, which is the most; mend the operator"
+        if any(map(self._may_go, self._deaths)):
+            return "mend the operator"
+        return "mend the operator, or give it on_crash='dead-letter', by which such a record goes to the dead letters"
 
     def _may_go(self, place: Place) -> bool:
         if not 0 <= place.operator < len(self._program.nodes) or place.index == NOWHERE:

@@ -28,7 +28,7 @@ from springtide.spark import program as programs
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.closing import Closed, Open
-from springtide.spark.crashes import DIED, WAY_OUT, Crashes, where
+from springtide.spark.crashes import DIED, Crashes, where
 from springtide.spark.ending import Ended, Ending
 from springtide.spark.hashing import routing_seed
 from springtide.spark.pipeline import Pipeline
@@ -376,10 +376,9 @@ class Driver:
         """Cancel the running batch, and end the workers that do not notice it."""
         batch, done = runner.running, runner.batches
         runner.given_up = True
-        threading.Thread(target=_stopped, args=(query,), name="springtide-stop", daemon=True).start()  # waits for the batch
-        end = time.monotonic() + CANCEL_S
-        while not runner.is_idle(0.1) and time.monotonic() < end:
-            pass
+        stopping = threading.Thread(target=_stopped, args=(query,), name="springtide-stop", daemon=True)
+        stopping.start()
+        stopping.join(CANCEL_S)  # it waits for the batch
         killed = self._workers.kill()
         if not runner.is_idle(0.0):  # a sink's or a sql operator's function hangs in this process, where nothing can end it
             self._checkpoint.next_epoch()  # so that it cannot commit any more
@@ -421,19 +420,20 @@ class Driver:
                 f"No module named {missing[1]!r} on the executors; ship it with --py-files (py_files=), or install it there"
             ) from error
         died = self._crashes.note(self._workers.dead(self._runner.latest if self._runner else None))
-        if died is not None and self._crashes.put_aside() is not None:
-            log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
-            self.restarts += 1
-            return 0
-        cause = cause_of(error, died)
-        if failures > GIVE_UP_AFTER:
-            way_out = f"; {WAY_OUT}" if died else ""
-            raise RunError(f"the query failed {failures} times in a row, the last time with {cause}{way_out}") from error
-        self.restarts += 1
+        self._workers.kill()  # those of the old query that hang, which no task waits for any more
         alive = self._session is not None and internals.is_alive(self._session)
-        wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
-        log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause, wait)
-        self._stop.wait(wait)
+        if died is not None and self._crashes.put_aside():
+            log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
+            failures = 0
+        else:
+            cause = cause_of(error, died)
+            if failures > GIVE_UP_AFTER:
+                way_out = f"; {self._crashes.way_out()}" if died else ""
+                raise RunError(f"the query failed {failures} times in a row, the last time with {cause}{way_out}") from error
+            wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
+            log.warning("the %s failed (%s); starting again in %.0f s", "query" if alive else "JVM", cause, wait)
+            self._stop.wait(wait)
+        self.restarts += 1
         if not alive:
             self._unlock()
             internals.forget_dead_jvm()
@@ -445,8 +445,12 @@ class Driver:
         if self._runner is None:
             return
         self._runner.retire()
-        while not self._runner.is_idle(1.0):
-            pass  # also when the JVM died: its batch may be in a commit
+        told = None
+        while not self._runner.is_idle(1.0):  # also when the JVM died: its batch may be in a commit
+            told = told or (time.monotonic() if self._stop.is_set() else None)
+            if told is not None and time.monotonic() - told > END_PATIENCE_S:
+                self._checkpoint.next_epoch()  # it hangs, and the run has to end; so that it cannot commit any more
+                break
         with contextlib.suppress(Exception):  # the JVM may be dead, and the query with it
             if self._query is not None:
                 self._query.stop()
