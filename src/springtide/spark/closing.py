@@ -114,8 +114,8 @@ def close(
 ) -> Closed:  # fmt: skip
     """Run batches without records until nothing is due.
 
-    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. By the clock, what is due at ``now_us`` is: a timer
-    that is set again whenever it comes does not keep the run from its end.
+    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. By the clock, timers are due that come until
+    ``now_us``: one that is set again whenever it comes does not keep the run from its end.
     """
     logs, before = SparkLogs(checkpoint), None
     for ran in itertools.count():

@@ -245,8 +245,8 @@ class Driver:
             self._raise(query)
         if not (ending.available_now and internals.found_nothing_new(query)):
             raise RuntimeError(
-                "Spark ended the query without an error, before it had read all that there is: somebody stopped it, as Spark does"
-                " by itself when a query of a copy of this checkpoint starts in the same application"
+                "Spark ended the query without an error, before it had read all that there is: somebody stopped it, as Spark"
+                " itself does when a query of a copy of this checkpoint starts in the same application"
             )
         self._check_committed()
         return Ended.AVAILABLE
