@@ -151,7 +151,7 @@ class Driver:
         return Outcome(tables, self.restarts, ended, self._left_open)
 
     def _run_query(self, ending: Ending, end: float | None) -> Ended | None:
-        """Run a query to its end, and bring time to the last watermark if all is processed. None if another one shall follow."""
+        """Run a query to its end, and bring time to the last watermark if all is processed. None: another one shall follow."""
         if self._session is None:
             self.open()
         ended = self._watch(self._start(ending), ending, end)
