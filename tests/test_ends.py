@@ -194,6 +194,21 @@ def test_a_run_that_is_stopped_says_so_also_before_it_began(drive: Drive) -> Non
     assert driver.starts == 1
 
 
+def test_a_run_that_is_stopped_while_its_end_fails_is_no_success(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All records are processed, but windows that are due were not told."""
+    numbers = st.source.generate(number, rate=400.0, limit=50).watermark("n")
+    windows = numbers.key_by("n").window("1s", count=st.agg.count()).to(st.sink.discard()).named("windows")
+    driver = drive(windows, lambda: Query(looks=10**9), Runner({"source": 50}, batches=3))
+
+    def fail(_: float | None) -> Closed:
+        driver.ending.set()
+        raise RuntimeError("the closing batch failed")
+
+    monkeypatch.setattr(driver, "_close", fail)
+    with pytest.raises(RunError, match="the closing batch failed"):
+        driver.run(Ending())
+
+
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":5000,"conf":{"a":"b"}}\n{"next":400}\n-'
 
 

@@ -71,8 +71,8 @@ def close(
 ) -> Closed:  # fmt: skip
     """Run batches without records until nothing is due.
 
-    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. A timer by the clock is due if its time is not
-    after ``now_us``, so that one which is set again whenever it comes does not keep the run from its end.
+    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. By the clock, timers are due that come until
+    ``now_us``: one that is set again whenever it comes does not keep the run from its end.
     """
     before = None
     for ran in itertools.count():

@@ -134,6 +134,7 @@ class Driver:
         self._crashes = Crashes(self._program)
         self._stalls = Stalls(self._program, self._workers, stall_after_s, self._running, self._stages)
         self._end_patience_s = min(END_PATIENCE_S, stall_after_s)
+        self._timed = {name: kept for name, kept in self._kept.items() if any(kept.timers)}
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, {n: place for n, place in {**places, "": dead}.items() if place is not None})
         self._started = 0.0
@@ -148,37 +149,44 @@ class Driver:
         self._came: dict[str, int] = {}  # by generated source, the records that had come when the query began
         self._committed_before = 0  # records, by earlier runs
         self._confirming = False
+        self._left_open: dict[str, Open] | None = None
         self.restarts = 0
         self._given_up: int | None = None
 
     def run(self, ending: Ending) -> Outcome:
         """Start, watch, and restart on failure; returns when the run is over."""
         end = None if ending.duration_s is None else time.monotonic() + ending.duration_s
-        ended = Ended.STOPPED
-        opened: dict[str, Open] | None = None
+        ended: Ended | None = None
         failures = 0
-        while not self._stop.is_set():
+        while ended is None and not self._stop.is_set():
             before = self._batches
             try:
-                if self._session is None:
-                    self.open()
-                ended = self._watch(self._start(ending), ending, end)
-                if ended is Ended.AVAILABLE and self._looks_again():
-                    continue
-                if ended.is_complete:
-                    opened, interrupted = self._close(end)
-                    ended = (Ended.STOPPED if self._stop.is_set() else Ended.DURATION) if interrupted else ended
-                break
+                ended = self._run_query(ending, end)
             except SpringtideError:
                 raise
             except Exception as error:  # noqa: BLE001  whatever ended the query, the supervisor decides what follows
                 failures = 1 if self._batches > before else failures + 1
                 failures = self._recover(error, failures)
+        ended = ended or Ended.STOPPED
         if not ended.is_complete:
             self._raise_if_unfinished()
-        self._log_end(ended, opened)
+        self._log_end(ended)
         tables = {name: pa.concat_tables(parts) for name, parts in self._sinks.memory.items() if parts}
-        return Outcome(tables, self.restarts, ended, opened, self._given_up)
+        return Outcome(tables, self.restarts, ended, self._left_open, self._given_up)
+
+    def _run_query(self, ending: Ending, end: float | None) -> Ended | None:
+        """Run a query to its end, and bring time to the last watermark if all is processed. None: another one shall follow."""
+        if self._session is None:
+            self.open()
+        ended = self._watch(self._start(ending), ending, end)
+        if ended is Ended.AVAILABLE and self._looks_again():
+            return None
+        if not ended.is_complete:
+            return ended
+        self._left_open, interrupted = self._close(end)
+        if not interrupted:
+            return ended
+        return Ended.STOPPED if self._stop.is_set() else Ended.DURATION
 
     @property
     def _batches(self) -> int:
@@ -258,7 +266,7 @@ class Driver:
     def _ticking(self) -> bool:
         """Whether there are batches without records too: timers come when nothing else does. Spark's log of offsets has one
         more source then, from its first batch on."""
-        timed = any(any(kept.timers) for kept in self._kept.values())
+        timed = bool(self._timed)
         if self._checkpoint.begun() < 0:
             self._checkpoint.remember("ticks", {"ticks": timed})
         ticks = bool((self._checkpoint.recall("ticks") or {"ticks": False})["ticks"])
@@ -284,7 +292,7 @@ class Driver:
         if not (ending.available_now and internals.found_nothing_new(query)):
             raise RuntimeError(
                 "Spark ended the query without an error, before it had read all that there is: somebody stopped it, as Spark"
-                " does by itself when a query of a copy of this checkpoint starts in the same application"
+                " itself does when a query of a copy of this checkpoint starts in the same application"
             )
         self._check_committed()
         return Ended.AVAILABLE
@@ -323,8 +331,7 @@ class Driver:
 
     def _close(self, end: float | None) -> Closed:
         """Bring time to the last watermark, unless the run is to end before."""
-        timed = {name: kept for name, kept in self._kept.items() if any(kept.timers)}
-        if not timed or self._checkpoint.last_manifest() is None:
+        if not self._timed or self._checkpoint.last_manifest() is None:
             return Closed({})
         assert self._state is not None
 
@@ -332,7 +339,7 @@ class Driver:
             return self._stop.is_set() or (end is not None and time.monotonic() >= end)
 
         now_us = round(self._clock() * 1e6)
-        closed = closing.close(self._checkpoint, self._state, timed, self._run_without_records, now_us, is_over)
+        closed = closing.close(self._checkpoint, self._state, self._timed, self._run_without_records, now_us, is_over)
         return closed._replace(open={name: one for name, one in closed.open.items() if one})
 
     def _run_without_records(self, batch: int) -> None:
@@ -345,12 +352,12 @@ class Driver:
             context.setLocalProperty(BATCH_PROPERTY, None)
             context.setLocalProperty(STATE_PROPERTY, None)
 
-    def _log_end(self, ended: Ended, opened: Mapping[str, Open] | None) -> None:
+    def _log_end(self, ended: Ended) -> None:
         waiting = self._backlog(self._runner.committed) if self._runner else None
         log.info("the run ended: %s, after %d batches", ended, self._batches)
         if waiting and not self._batches:
             log.warning("the run ended (%s) before its first batch; %s records wait", ended, f"{waiting:,}")
-        for name, one in (opened or {}).items():
+        for name, one in (self._left_open or {}).items():
             told = one.to_json()
             log.info(
                 "operator %r keeps %d windows and %d timers open, the first until %s",
@@ -394,7 +401,7 @@ class Driver:
     def _raise_if_unfinished(self) -> None:
         """A run that ends while its query fails is no success."""
         failure = self._runner.failure if self._runner else None
-        if failure is not None and not self._exhausted():
+        if failure is not None and (self._timed or not self._exhausted()):  # with timers, more than records is to be processed
             raise RunError(f"the run ended while its query was failing: {cause_of(failure)}") from failure
 
     def _raise(self, query: StreamingQuery) -> None:
