@@ -391,7 +391,7 @@ class Driver:
             self._checkpoint.next_epoch()  # so that it cannot commit any more
         if batch is None or runner.batches > done:
             return
-        self._given_up = batch
+        self._given_up, runner.failure = batch, None  # it hangs, and whatever failed before it got there has been logged
         ended = "".join(f"; ended process {w.pid} {where(self._program, w.batch, w.place)}" for w in killed)
         log.warning(
             "batch %d made no progress for %.0f s and was given up, so that the run can end%s. Nothing of it is committed; the"

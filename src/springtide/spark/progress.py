@@ -1,6 +1,6 @@
 """Where a Python worker is in its work: a page of numbers that outlives the process.
 
-Each worker maps a small file in the checkpoint and stores the number of the record that it works on there, 40 ns a record.
+Each worker maps a small file in the checkpoint and stores the number of the record that it works on there, 30 ns a record.
 The kernel keeps the page whatever the process dies of, and the driver can read it while a function holds Python's
 interpreter lock for an hour. The worker also locks the file; the kernel releases the lock when the process dies, so the
 driver can tell a dead worker from a slow one, on this host and on others, without trusting a process number.
