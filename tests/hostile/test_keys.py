@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -136,15 +137,17 @@ def compared(folder: Path, data: some.DataObject) -> None:
 
 @settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(some.data())
-def test_state_equals_a_dictionary_for_keys_of_any_type_and_any_seed(tmp_path_factory: Any, data: some.DataObject) -> None:
-    compared(tmp_path_factory.mktemp("state"), data)
+def test_state_equals_a_dictionary_for_keys_of_any_type_and_any_seed(data: some.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own look through all earlier ones for a number
+        compared(Path(folder), data)
 
 
 @pytest.mark.soak
 @settings(max_examples=int(os.environ.get("SPRINGTIDE_KEY_SETS", "10000")), suppress_health_check=list(HealthCheck))
 @given(some.data())
-def test_state_equals_a_dictionary_for_ten_thousand_sets_of_keys(tmp_path_factory: Any, data: some.DataObject) -> None:
-    compared(tmp_path_factory.mktemp("state"), data)
+def test_state_equals_a_dictionary_for_ten_thousand_sets_of_keys(data: some.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own look through all earlier ones for a number
+        compared(Path(folder), data)
 
 
 @settings(max_examples=150)

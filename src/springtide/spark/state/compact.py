@@ -39,7 +39,8 @@ def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int,
                 writer = writer or Writer(place.writing(target), kept.schema, kept.shards, kept.timers)
                 writer.add(rows)
                 writer.sync()
-            time.sleep(time.perf_counter() - begin if rests else 0.0)
+            if rests:
+                time.sleep(time.perf_counter() - begin)
             begin = time.perf_counter()
         if writer is not None:
             file = writer.finish()
