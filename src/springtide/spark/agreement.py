@@ -66,6 +66,11 @@ def mendings_of(found: Found) -> list[Mending]:
     return [*_committed_offsets(found), *_begun_offsets(found), *_unreadable_commits(found)]
 
 
+def is_note_void(found: Found) -> bool:
+    """Whether begun.json is to be removed: it is damaged, or tells of a batch that begins anew with other offsets."""
+    return found.begun_is_damaged or (_is_witnessed(found) and not _is_replayed(found))
+
+
 def _ahead(found: Found) -> Fault | None:
     """Manifests are missing: something else knows of a later batch that was committed."""
     last = max(found.offsets, default=-1)

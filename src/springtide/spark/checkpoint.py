@@ -194,12 +194,10 @@ class Checkpoint:
         places, letters = staging_of(topology, str(self.own), self.identity)
         staged = tuple(place for place in (*places.values(), letters) if place is not None)
         self._staged = tuple(Path(place.folder) for place in staged)
-        file, noted = self.own / "begun.json", self.recall("begun")
-        begun, is_damaged = None if noted is None else Begun.from_json(noted), noted is None and file.exists()
-        has_state = (self.own / "state.json").exists()
-        Parts(self.root, self._manifests, self.logs, begun, is_damaged, topology, staged, has_state).agree()
-        if is_damaged:
-            file.unlink()
+        noted = self.recall("begun")
+        begun = None if noted is None else Begun.from_json(noted)
+        note, has_state = self.own / "begun.json", (self.own / "state.json").exists()
+        Parts(self.root, self._manifests, self.logs, note, begun, topology, staged, has_state).agree()
         self._settle(self.last_manifest() or {}, begun)
 
     def _settle(self, last: Mapping[str, Any], begun: Begun | None) -> None:

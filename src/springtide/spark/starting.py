@@ -13,7 +13,7 @@ from typing import Any
 from springtide.errors import DamageError
 from springtide.model.endpoints import ForeachSink, TableSink
 from springtide.model.topology import Topology
-from springtide.spark.agreement import Found, fault_of, mendings_of
+from springtide.spark.agreement import Found, fault_of, is_note_void, mendings_of
 from springtide.spark.begun import Begun
 from springtide.spark.logs import Logs
 from springtide.spark.manifests import Manifests
@@ -30,13 +30,13 @@ def hands_on(topology: Topology) -> bool:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a checkpoint that have to agree. ``begun``: None if there is no note of a batch, or a damaged one."""
+    """The parts of a checkpoint that have to agree. ``begun``: what the ``note`` says; None if it is gone or damaged."""
 
     root: Path
     manifests: Manifests
     logs: Logs
+    note: Path
     begun: Begun | None
-    begun_is_damaged: bool
     topology: Topology
     staged: tuple[Staging, ...]
     has_state: bool
@@ -57,6 +57,8 @@ class Parts:
             if mending.reason is not None:
                 log.warning("%s %s", self.root / mending.file, mending.reason)
             self.logs.replace(self.root / mending.file, mending.text)
+        if is_note_void(found):
+            self.note.unlink()
         if (lost := self.logs.mend_metadata()) is not None:
             log.warning("%s %s; the query gets a new id", self.logs.folder / "metadata", lost)
 
@@ -73,7 +75,7 @@ class Parts:
             self.logs.texts("commits"),
             {name: self.logs.entry_checksum(entry) if name in named else None for name, entry in entries.items()},
             self.begun,
-            self.begun_is_damaged,
+            self.begun is None and self.note.exists(),
             hands_on(self.topology),
             _published(self.staged),
         )
