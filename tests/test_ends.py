@@ -265,10 +265,11 @@ class Time:
     def last_watermark(self, _: str) -> int:
         return 10
 
-    def run(self, _: int) -> None:
+    def run(self, _: int) -> bool:
         self.ran += 1
         self.open = self.called(self.watermark_now, self.open)
         self.watermark_now = min(10, self.watermark_now + 1)
+        return True
 
 
 def closed(

@@ -4,6 +4,7 @@ ends in a bounded time, and what was not committed is done by the next start."""
 from __future__ import annotations
 
 import ctypes
+import datetime
 import json
 import logging
 import os
@@ -88,6 +89,27 @@ class Count(st.Processor):
             leave()
         state.count += len(records)
         yield Number(state.count, key)
+
+
+class Alarmed(st.Processor):
+    """Sets a timer for each key, which hangs when it comes, unless it is ``mended``."""
+
+    mended = False
+    last = st.value(int, default=0)
+
+    def process(self, key: int, records: list[Number], state: st.State) -> Iterator[Number]:
+        state.last = records[-1].n
+        state.set_timer(datetime.datetime.fromtimestamp(0, datetime.UTC))
+        return iter(())
+
+    def on_timer(self, key: int, timer: st.Timer, state: st.State) -> Iterator[Number]:
+        if not self.mended:
+            sleep()
+        yield Number(state.last, key)
+
+
+class Mended(Alarmed):
+    mended = True
 
 
 def same(one: Number) -> Number:
@@ -196,6 +218,25 @@ def test_a_hang_is_named_the_run_ends_in_time_and_the_next_start_does_the_batch_
     again = run(job(same, out), spark, tmp_path)
     assert seen(out) == list(range(50))
     assert again.summary["given_up_batch"] is None
+
+
+def test_a_timer_that_hangs_after_the_last_record_is_named_and_the_run_ends_in_time(
+    spark: Any, tmp_path: Path, warned: StopWhenWarned, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes in a batch that follows the query's last one, when the run brings time to the last watermark."""
+
+    def alarms(processor: type[Alarmed]) -> st.Topology:
+        numbers = st.source.generate(number, rate=FAST, limit=50, name="numbers").watermark("n")
+        called = numbers.key_by("k").stateful(processor, shards=4, name="alarms")
+        return called.to(st.sink.files(tmp_path / "out", format="json")).named("hostile")
+
+    result = run(alarms(Alarmed), spark, tmp_path, stop=warned.stop, stall_after=STALL_S)
+    assert time.monotonic() - warned.at < 20
+    assert "in operator 'alarms', at call 0 of task 0" in caplog.text
+    assert result.summary["given_up_batch"] is not None and result.summary["ended"] == "stopped"
+    assert seen(tmp_path / "out") == []
+    run(alarms(Mended), spark, tmp_path)
+    assert seen(tmp_path / "out") == [45, 46, 47, 48, 49]
 
 
 @pytest.mark.parametrize("die", [leave, read_address_zero, be_killed])

@@ -66,13 +66,13 @@ class Closed(NamedTuple):
 
 
 def close(
-    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, Kept], run: Callable[[int], None], now_us: int,
+    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, Kept], run: Callable[[int], bool], now_us: int,
     stopped: Callable[[], bool],
 ) -> Closed:  # fmt: skip
     """Run batches without records until nothing is due.
 
-    ``timed``: the operators with timers. ``run`` runs a batch to its manifest. By the clock, timers are due that come until
-    ``now_us``: one that is set again whenever it comes does not keep the run from its end.
+    ``timed``: the operators with timers. ``run`` runs a batch to its manifest; False if it was given up. By the clock, timers
+    are due that come until ``now_us``: one that is set again whenever it comes does not keep the run from its end.
     """
     before = None
     for ran in itertools.count():
@@ -90,7 +90,8 @@ def close(
         before = progress
         checkpoint.check_fence(checkpoint.epoch)
         batch = checkpoint.logs.begin_after(int(manifest["batch"]), now_us // 1000)
-        run(batch)
+        if not run(batch):
+            return Closed(opened, interrupted=True)
         checkpoint.logs.commit(batch)
     return Closed(opened)
 

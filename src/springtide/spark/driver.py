@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +40,7 @@ from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import SEED
 from springtide.spark.state.rehash import rehash
-from springtide.spark.worker import BATCH_PROPERTY, STATE_PROPERTY
+from springtide.spark.worker import BATCH_PROPERTY
 from springtide.spark.workers import Workers
 
 log = logging.getLogger("springtide.spark")
@@ -338,19 +339,41 @@ class Driver:
         def is_over() -> bool:
             return self._stop.is_set() or (end is not None and time.monotonic() >= end)
 
+        def run(batch: int) -> bool:
+            return self._run_without_records(batch, is_over)
+
         now_us = round(self._clock() * 1e6)
-        closed = closing.close(self._checkpoint, self._state, self._timed, self._run_without_records, now_us, is_over)
+        closed = closing.close(self._checkpoint, self._state, self._timed, run, now_us, is_over)
         return closed._replace(open={name: one for name, one in closed.open.items() if one})
 
-    def _run_without_records(self, batch: int) -> None:
-        assert self._runner is not None and self._frame is not None
-        context = self._frame.sparkSession.sparkContext
-        context.setLocalProperty(BATCH_PROPERTY, str(batch))
-        try:
-            self._runner.close(internals.empty_like(self._frame), batch)
-        finally:  # this thread is the caller's, who may have jobs of their own
-            context.setLocalProperty(BATCH_PROPERTY, None)
-            context.setLocalProperty(STATE_PROPERTY, None)
+    def _run_without_records(self, batch: int, is_over: Callable[[], bool]) -> bool:
+        """Run a closing batch; False if it was given up.
+
+        It runs in a thread of its own: this one watches it, as timers may hang, and has local properties of the caller's.
+        """
+        runner, frame = self._runner, self._frame
+        assert runner is not None and frame is not None
+        context, ended, failures = frame.sparkSession.sparkContext, threading.Event(), list[BaseException]()
+        tag = f"springtide-closing-{uuid.uuid4().hex[:8]}"
+
+        def close() -> None:
+            try:
+                context.addJobTag(tag)
+                context.setLocalProperty(BATCH_PROPERTY, str(batch))
+                runner.close(internals.empty_like(frame), batch)
+            except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits
+                failures.append(error)
+            finally:
+                ended.set()
+
+        threading.Thread(target=close, name="springtide-closing", daemon=True).start()
+        while not ended.wait(0.1) and not is_over():
+            self._stalls.look()
+        if not self._outwait(lambda: not ended.wait(0.1), lambda: context.cancelJobsWithTag(tag)):
+            return False
+        if failures:
+            raise failures[0]
+        return True
 
     def _log_end(self, ended: Ended) -> None:
         waiting = self._backlog(self._runner.committed) if self._runner else None
@@ -368,24 +391,30 @@ class Driver:
         """The running batch goes to its end as long as it makes progress; the next one is refused, and that ends the query."""
         runner = self._runner
         assert runner is not None
-        told = time.monotonic()
-        while query.isActive and not runner.is_idle(0.1):
-            self._stalls.look()
-            if min(self._stalls.still_s, time.monotonic() - told) >= self._end_patience_s:
-                self._give_up(query, runner)
-                break
-        else:
+        if self._outwait(lambda: query.isActive and not runner.is_idle(0.1), query.stop):
             query.stop()
         if runner.fatal is not None:
             raise runner.fatal
 
-    def _give_up(self, query: StreamingQuery, runner: BatchRunner) -> None:
+    def _outwait(self, is_running: Callable[[], bool], cancel: Callable[[], object]) -> bool:
+        """Wait for the running batch as long as it makes progress, then cancel it; whether it came to its end."""
+        told = time.monotonic()
+        while is_running():
+            self._stalls.look()
+            if min(self._stalls.still_s, time.monotonic() - told) >= self._end_patience_s:
+                self._give_up(cancel)
+                return False
+        return True
+
+    def _give_up(self, cancel: Callable[[], object]) -> None:
         """Cancel the running batch, and end the workers that do not notice it."""
+        runner = self._runner
+        assert runner is not None
         batch, done = runner.running, runner.batches
         runner.given_up = True
-        stopping = threading.Thread(target=_stopped, args=(query,), name="springtide-stop", daemon=True)
-        stopping.start()
-        stopping.join(CANCEL_S)  # it waits for the batch
+        cancelling = threading.Thread(target=_suppressed, args=(cancel,), name="springtide-stop", daemon=True)
+        cancelling.start()
+        cancelling.join(CANCEL_S)  # it waits for the batch
         killed = self._workers.kill()
         if not runner.is_idle(0.0):  # a sink's or a sql operator's function hangs in this process, where nothing can end it
             self._checkpoint.next_epoch()  # so that it cannot commit any more
@@ -514,9 +543,9 @@ def total_of(source: Any) -> int | None:
     return min(known, default=None)
 
 
-def _stopped(query: StreamingQuery) -> None:
+def _suppressed(call: Callable[[], object]) -> None:
     with contextlib.suppress(Exception):  # the JVM may be dead, and the query with it
-        query.stop()
+        call()
 
 
 def cause_of(error: Exception, died: str | None = None) -> str:
