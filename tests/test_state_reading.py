@@ -29,7 +29,7 @@ from springtide.model.state import moment
 from springtide.model.topology import Topology
 from springtide.record.folder import RunFolder
 from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.state import compact, files, seeding, segment, values
+from springtide.spark.state import compact, files, piles, segment, values
 from springtide.spark.state import reading as readings
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
@@ -705,7 +705,7 @@ def test_an_export_that_fails_leaves_the_old_file(case: Case, tmp_path: Path) ->
 def test_state_larger_than_memory_is_piled(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "x.parquet"
     exported(case.root, "keep", file)
-    monkeypatch.setattr(seeding, "GROUP_BYTES", 1000)
+    monkeypatch.setattr(piles, "GROUP_BYTES", 1000)
     monkeypatch.setattr(files, "BLOCK", 4)
     other = imported(topology(shards=40), file, tmp_path / "new")
     assert other.state() == case.state()
