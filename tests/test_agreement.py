@@ -548,6 +548,7 @@ def test_a_run_goes_on_from_its_last_batch_or_is_refused_with_the_ways_out(spark
     counting = counted.to(st.sink.files(out, format="json")).named("counting")
 
     def go_on(**options: Any) -> None:
+        options |= {"trigger": 0.5}  # so that a run ends before it begins another batch
         st.run(counting, spark=spark, runs=tmp_path / "runs", checkpoint=checkpoint, policy="static", max_slots=2, **options)
 
     go_on(batches=1)

@@ -108,7 +108,7 @@ def measured(
     plan = StagePlan(1, {head.number: (0, 4)}, 1, 1, cast(Shipment, Here(routes)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "task_context", lambda: (0, 1))
-        patch.setattr(staging, "write", lambda *_: {})
+        patch.setattr(staging, "write", lambda *_: staging.Written(()))
         sent = list(Stage(cast(Shipment, Here(program)), plan)(2, [header.block(batch.serialize().to_pybytes())]))[1::2]
     told = {blocks.parse(block).kind: bytes(blocks.payload(block)) for block in sent}
     found = costs.unpack(told[BlockKind.COSTS]) if BlockKind.COSTS in told else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import springtide as st
 from springtide.errors import CheckpointError, OptionError
 from springtide.spark.batch import BatchRunner
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.durable import read_json, write_atomic
 from springtide.spark.logs import Logs
 
 pytest.importorskip("pyspark")
@@ -340,6 +342,7 @@ def test_a_batch_that_is_repeated_is_not_all_that_there_is(spark: Any, tmp_path:
         for path in (tmp_path / "checkpoint" / "spark" / name).glob("[0-9]*"):
             if int(path.name) >= first:
                 path.unlink()
+    time.sleep(2.0)  # this source brings its records once a second
     result = go(spark, made, tmp_path)
     assert result.summary["rows_in"] > 0 and result.summary["ended"] == "available"
 
@@ -352,7 +355,16 @@ def test_a_schedule_that_is_gone_is_not_begun_anew(spark: Any, tmp_path: Path) -
 
     made = st.source.generate(make, rate=1_000).to(st.sink.memory("out")).named("schedule")
     go(spark, made, tmp_path, available_now=False, batches=1)
-    schedule = tmp_path / "checkpoint" / "springtide" / "schedule.json"
+    own = tmp_path / "checkpoint" / "springtide"
+    schedule, before = own / "schedule.json", (own / "schedule.json").read_bytes()
+    schedule.unlink()
+    assert go(spark, made, tmp_path).summary["rows_in"] > 0
+    assert schedule.read_bytes() == before, "it was put back from the manifest"
+    for document in (*(own / "manifests").iterdir(), own / "begun.json"):  # as earlier versions wrote them
+        content = read_json(document) or {}
+        for name in ("schedule", "settled", "previous"):
+            content.pop(name, None)
+        write_atomic(document, content)
     schedule.unlink()
     with pytest.raises(CheckpointError, match=rf"{schedule} is gone.*Restore that file"):
         go(spark, made, tmp_path)

@@ -171,10 +171,11 @@ def test_the_summary_shows_totals_operators_and_sinks() -> None:
     lines = [" ".join(line.split()) for line in text_of(summary_table(SUMMARY))]
     assert lines[0] == "taxi · tide · posg"
     assert "batches 12 latency, mean 812ms" in lines
-    assert "records in 34,567 latency, 95th percentile 1,500ms" in lines
-    assert "records out 34,560 latency, 99th percentile 12.3s" in lines
-    assert "throughput 576 records/s slot seconds 347" in lines
-    assert "backlog at the end - reconfigurations 3" in lines
+    assert "duration 60s latency, 95th percentile 1,500ms" in lines
+    assert "records in 34,567 latency, 99th percentile 12.3s" in lines
+    assert "records out 34,560 replicas, mean (max) 5.78 (8)" in lines
+    assert "records failed 7 slot seconds 347" in lines
+    assert "throughput 576 records/s reconfigurations 3" in lines
     assert "score posg 2.78 (4) 5 (8) 34,567 -" in lines
     assert "files[x] 34,560" in lines
     assert lines[-1] == "Run folder: runs/taxi-1"

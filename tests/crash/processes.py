@@ -117,10 +117,10 @@ class Job:
         return [one.process for one in self._family() if one.parent == self.pid and one.runs("java")]
 
     def workers(self) -> list[psutil.Process]:
-        """The Python workers that run tasks: the children of the daemons that fork them."""
-        family = self._family()
-        daemons = {one.process.pid for one in family if one.runs("springtide.spark.daemon")}
-        return [one.process for one in family if one.parent in daemons and one.process.pid not in daemons]
+        """The Python workers that run tasks. A daemon forks them, so that they have its command line."""
+        forked = [one for one in self._family() if one.runs("python") and one.runs("springtide.spark.daemon")]
+        daemons = {one.process.pid for one in forked}
+        return [one.process for one in forked if one.parent in daemons]
 
     def helpers(self) -> list[psutil.Process]:
         """The other Python processes of the JVM's: those that plan the source's batches, and the daemons."""

@@ -92,9 +92,10 @@ class Page:
 
 @dataclass
 class _Opened:
-    """The pages that this process has opened, one for each checkpoint."""
+    """What this process has opened: a page for each checkpoint, and the file for the stack of a fatal signal."""
 
     pages: dict[str, tuple[int, Page]]
+    faults: int | None = None
 
 
 _opened = _Opened({})
@@ -129,7 +130,12 @@ def _mapped(folder: Path) -> Numbers:
 
 
 def _log_faults(path: Path) -> None:
-    """Have a fatal signal, such as a segmentation fault, write the stack of the function that caused it."""
-    if not faulthandler.is_enabled():  # Spark can be told to do the same
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        faulthandler.enable(file, all_threads=False)
+    """Have a fatal signal, such as a segmentation fault, write the stack of the function that caused it. A worker that serves
+    another checkpoint, or another epoch, writes to the file of its newest page."""
+    if faulthandler.is_enabled() and _opened.faults is None:  # Spark can be told to do the same
+        return
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    faulthandler.enable(file, all_threads=False)
+    if _opened.faults is not None:
+        os.close(_opened.faults)
+    _opened.faults = file

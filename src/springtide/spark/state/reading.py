@@ -28,6 +28,7 @@ from springtide.processors.aggregating import CLOSE
 from springtide.processors.processor import Clock
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.hashing import hashing_mark, state_seeds
+from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.catalog import Catalog, Run
 from springtide.spark.state.compact import groups, newest_within
 from springtide.spark.state.declared import folder_of
@@ -292,7 +293,7 @@ def _mended(held: Held, stack: ExitStack) -> list[Part]:
 def _earlier(held: Held, run: Run, damage: Damage, stack: ExitStack) -> list[Part]:
     """The runs that a damaged one was merged from; the damage itself if there are none, or not all are there."""
     if not run.before:
-        raise damage
+        raise CheckpointError(f"{damage}. {ways_out(PUT_BACK, ANEW)}") from None
     try:
         parts = _parts(held, run.before, stack)
     except Damage as other:

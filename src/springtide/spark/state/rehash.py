@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from springtide.errors import CheckpointError
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.catalog import SUFFIX, Catalog, Run
 from springtide.spark.state.compact import newest_by_group
 from springtide.spark.state.piles import stored
@@ -53,7 +55,7 @@ def _renewed(kept: Kept, catalog: Catalog) -> Catalog:
         except Damage as damage:
             run = next((run for run in catalog.runs if run.before and damage.path.endswith(_names(run))), None)
             if run is None:
-                raise
+                raise CheckpointError(f"{damage}. {ways_out(PUT_BACK, ANEW)}") from None
             log.warning("%s; the files that it was merged from are read instead", damage)
             catalog = catalog.restored(run)
 
