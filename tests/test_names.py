@@ -68,5 +68,7 @@ def test_a_state_file_of_a_manifest_is_a_plain_name(name: Any, merged: bool) -> 
 
     run = [0, 3, [[name, 10, 1]], []]
     document = {"keys": 1, "runs": [[0, 3, [["good.state", 10, 1]], [run]] if merged else run]}
-    with pytest.raises(CheckpointError, match=r"the newest manifest, batch 3 or later, names the state file .*restore it"):
+    with pytest.raises(
+        CheckpointError, match=r"the newest manifest, batch 3 or later, names the state file .*put that file back"
+    ):
         Catalog.from_json(document)

@@ -366,5 +366,5 @@ def test_a_schedule_that_is_gone_is_not_begun_anew(spark: Any, tmp_path: Path) -
             content.pop(name, None)
         write_atomic(document, content)
     schedule.unlink()
-    with pytest.raises(CheckpointError, match=rf"{schedule} is gone.*Restore that file"):
+    with pytest.raises(CheckpointError, match=rf"{schedule} is gone.*put that file back from a copy"):
         go(spark, made, tmp_path)

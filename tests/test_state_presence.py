@@ -28,8 +28,8 @@ class Case:
         catalog = {"count": Catalog(runs, 1).to_json()} if runs else {}
         held: Any = SimpleNamespace(
             own=folder,
-            last_manifest=lambda: {"batch": 1, "state": catalog} if manifest else None,
-            recall=lambda name: catalog if name == "seed" else None,
+            last_manifest=lambda: {"batch": 1} if manifest else None,
+            catalogs=lambda: catalog,
         )
         self.checkpoint, self.kept = held, {"count": SimpleNamespace(folder=str(self.folder), operator="count")}
         for run in runs:

@@ -29,13 +29,14 @@ from springtide.model.state import moment
 from springtide.model.topology import Topology
 from springtide.record.folder import RunFolder
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.documents import SEED
 from springtide.spark.state import compact, files, piles, segment, values
 from springtide.spark.state import reading as readings
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.declared import declarations, kept_in, kept_of
 from springtide.spark.state.exporting import exported
-from springtide.spark.state.reading import SEED, held_in, reading
+from springtide.spark.state.reading import held_in, reading
 from springtide.spark.state.seeding import seeded
 from springtide.spark.state.stepping import Kept
 from state_machine import SECOND, Machine
@@ -930,12 +931,25 @@ def test_files_that_do_not_tell_what_they_counted_are_refused_likewise(case: Cas
         assert "does not tell which records its state has counted" in message and "--accept-recount" in message
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_state_of_unknown_origin_is_still_of_unknown_origin_after_an_import(case: Case, batches: int, tmp_path: Path) -> None:
+    """Else an export of it would say that it has counted nothing, or no more than the new checkpoint's sources brought."""
+    file, root = tmp_path / "x.json", tmp_path / "second"
+    exported(case.root, "keep", file)
+    seeded(topology(), "keep", file, root, 0, accept_recount=True)
+    if batches:
+        second = Case(root, topology())
+        second.run(Event("b", 1, 9))
+    exported(root, "keep", tmp_path / "again.parquet")
+    assert "does not say which records it had counted" in refusal(topology(), tmp_path / "again.parquet", tmp_path / "third")
+
+
 def test_an_old_manifest_that_does_not_say_what_was_committed_is_not_taken_for_none(tmp_path: Path) -> None:
     case, file = Case(tmp_path / "c", topology()), tmp_path / "x.parquet"
     case.committed = None
     case.run(Event("a", 1, 9))
     exported(case.root, "keep", file)
-    assert "when its sources had committed records" in refusal(topology(), file, tmp_path / "new")
+    assert "which does not say which records it had counted" in refusal(topology(), file, tmp_path / "new")
 
 
 def test_state_of_a_checkpoint_that_committed_no_record_needs_no_consent(tmp_path: Path) -> None:

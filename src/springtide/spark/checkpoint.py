@@ -43,7 +43,7 @@ from springtide.errors import CheckpointError, DamageError
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
 from springtide.spark.begun import Begun, Note
-from springtide.spark.documents import SETTLED, known
+from springtide.spark.documents import SEED, SETTLED, known
 from springtide.spark.durable import read_json, write_atomic
 from springtide.spark.editions import Editions
 from springtide.spark.fingerprint import checksum, compare, fingerprint
@@ -169,7 +169,7 @@ class Checkpoint:
         """The id of a checkpoint whose topology.json is gone or damaged; None if nothing depends on it."""
         file = self.own / "topology.json"
         last, state = self.last_manifest(), None
-        if last is None and self.recall("seed"):
+        if last is None and self.recall(SEED):
             state = self.recall("state")
         if last is None and state is None:
             if file.exists():
@@ -258,6 +258,15 @@ class Checkpoint:
         found: str | None = (self.recall("secret") or {"secret": None})["secret"]
         return found
 
+    def state_secret(self, stored: Mapping[str, Any]) -> str | None:
+        """By which keys of state are hashed. Checkpoints of earlier versions have one in state.json, for state alone."""
+        return stored.get("secret") or self.known_secret()
+
+    def catalogs(self) -> dict[str, Any]:
+        """By operator, the catalog of its state now: after the last batch, or as it was imported before the first."""
+        last = self.last_manifest()
+        return (self.recall(SEED) or {}) if last is None else last.get("state", {})
+
     def keep_state(self, declared: Mapping[str, Mapping[str, Any]], location: str | None = None) -> str:
         """The secret of this checkpoint's keys. The number of an operator's shards may not differ from before.
 
@@ -265,7 +274,7 @@ class Checkpoint:
         """
         stored = self.recall("state")
         if stored is None:
-            if (self.last_manifest() or {}).get("state") or self.recall("seed"):
+            if (self.last_manifest() or {}).get("state") or self.recall(SEED):
                 raise self._is_gone("state.json", "state, whose shards and variables are declared in it")
             stored = {"declared": {}, "location": location}
         lies = stored.get("location")
@@ -283,7 +292,7 @@ class Checkpoint:
                     " ever. Change that back, or export its state and import it into a new checkpoint"
                 )
         self.remember("state", {**stored, "declared": {**stored["declared"], **declared}, "topology": self._topology})
-        return str(stored["secret"]) if "secret" in stored else self.secret()  # earlier versions had one of state alone
+        return self.state_secret(stored) or self.secret()
 
     def state_folder(self) -> Path:
         return self.own / "state"

@@ -9,16 +9,27 @@ from typing import Any
 from springtide.spark.durable import ANY, Shape
 
 NUMBER = (int, float)
+SEED = "seed"
+"""The document with the state that was imported, by operator, which the first batch begins with."""
 
 
-class Seed(Shape):
-    """By operator, the catalog of its imported state; at least one."""
+@dataclass(frozen=True)
+class ByOperator(Shape):
+    """By operator, an entry about its imported state; at least one."""
+
+    entry: Shape = ANY
 
     def fault(self, document: Mapping[str, Any]) -> str | None:
         if not document:
             return "names no operator"
-        broken = (name for name, catalog in document.items() if not isinstance(catalog, dict))
-        return next((f"has no catalog of operator {name!r}" for name in broken), None)
+        for name, one in document.items():
+            fault = self.entry.fault(one) if isinstance(one, dict) else "is no object"
+            if fault is not None:
+                return f"is wrong about operator {name!r}, whose entry {fault}"
+        return None
+
+
+ORIGIN = Shape({"checkpoint": (str,), "batch": (int, type(None)), "sources": (dict, type(None))})
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,8 @@ DOCUMENTS = {
     "epoch": Known(Shape({"epoch": (int,)}), "the next epoch is above all that manifests and staged files name"),
     "schedule": Known(Shape({"started": NUMBER})),
     "ticks": Known(Shape({"ticks": (bool,)})),
-    "seed": Known(Seed()),
+    SEED: Known(ByOperator()),
+    "imported": Known(ByOperator(entry=ORIGIN)),
     "begun": Known(
         Shape({"batch": (int,), "epoch": (int,), "offsets": (str,), "logs": (dict,), "settled": (dict,)}),
         "a batch that was begun and not committed begins anew, unless a sink was handed it",

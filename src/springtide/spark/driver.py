@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from springtide.control.ports import Control
-from springtide.errors import CheckpointError, RecordError, RunError, SpringtideError, TopologyError
+from springtide.errors import DamageError, RecordError, RunError, SpringtideError, TopologyError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
@@ -33,12 +33,12 @@ from springtide.spark.crashes import DIED, Crashes, where
 from springtide.spark.ending import Ended, Ending
 from springtide.spark.hashing import routing_seed
 from springtide.spark.pipeline import Pipeline
+from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.sinks import Sinks
 from springtide.spark.stalls import Stalls
 from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import kept_in
-from springtide.spark.state.reading import SEED
 from springtide.spark.state.rehash import rehash
 from springtide.spark.worker import BATCH_PROPERTY
 from springtide.spark.workers import Workers
@@ -244,8 +244,8 @@ class Driver:
         self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
         pipeline.aside = self._crashes.document()
         last = self._checkpoint.last_manifest()
-        seed = self._checkpoint.recall(SEED) if last is None else None
-        self._state = StateBook(self._topology, self._kept, self._checkpoint.epoch, last, pipeline.merge_state, seed)
+        catalogs = self._checkpoint.catalogs()
+        self._state = StateBook(self._topology, self._kept, self._checkpoint.epoch, last, pipeline.merge_state, catalogs)
         self._runner = BatchRunner(
             self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._backlog, self._halt,
             self._state,
@@ -484,7 +484,7 @@ class Driver:
         told = None
         while not self._runner.is_idle(1.0):  # also when the JVM died: its batch may be in a commit
             told = told or (time.monotonic() if self._stop.is_set() else None)
-            if told is not None and time.monotonic() - told > END_PATIENCE_S:
+            if told is not None and time.monotonic() - told > self._end_patience_s:
                 self._checkpoint.next_epoch()  # it hangs, and the run has to end; so that it cannot commit any more
                 break
         with contextlib.suppress(Exception):  # the JVM may be dead, and the query with it
@@ -503,10 +503,10 @@ class Driver:
         if stored is None:
             generated = [source.name for source in self._topology.sources if isinstance(source.source, GenerateSource)]
             if generated and self._checkpoint.begun() >= 0:  # a new schedule would hold records back for as long as it ran
-                raise CheckpointError(
-                    f"{self._checkpoint.own / 'schedule.json'} is gone, which says when the schedule of source"
-                    f" {generated[0]!r} began, but the checkpoint has batches. Restore that file from a copy, or begin anew"
-                    " with a new checkpoint"
+                raise DamageError(
+                    self._checkpoint.own / "schedule.json",
+                    f"is gone, which says when the schedule of source {generated[0]!r} began, but the checkpoint has batches",
+                    ways_out(PUT_BACK, ANEW),
                 )
             stored = {"started": self._clock()}
             self._checkpoint.remember("schedule", stored)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 PUT_BACK = "put that file back from a copy"
+EITHER = "put that file, or this one, back from a copy"
 EXPORT = (
-    "`springtide state export`, then `springtide state import` into a new checkpoint: state is kept, but the sources are read"
-    " from their start, so that records may be counted twice"
+    "export the state with `springtide state export` and import it into a new checkpoint with `springtide state import"
+    " --accept-recount`: state is kept, but the sources are read from their start, so that records may be counted twice"
 )
-ANEW = "a new checkpoint: state and progress are lost, and the sources are read from their start"
+ANEW = "start with a new checkpoint: state and progress are lost, and the sources are read from their start"
 
 
 def ways_out(*ways: str) -> str:

@@ -21,11 +21,14 @@ from springtide.spark import staging
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.durable import sync_folder
 from springtide.spark.program import Staging
+from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.staging import Output, StagedFileError
 from springtide.spark.starting import hands_on
 from springtide.spark.undo import take_back
 
 Outputs = Sequence[Output]
+
+AS_BEFORE = "start once with the sinks' paths as they were"
 
 
 class Sinks:
@@ -60,7 +63,7 @@ class Sinks:
         except ValueError as error:
             raise CheckpointError(
                 f"{checkpoint.manifest_file(batch)}: {error}. It was changed from outside, or a sink's path was; nothing was"
-                " moved. Restore it from a copy, start once with the sinks' paths as they were, or give a new checkpoint"
+                f" moved. {ways_out(PUT_BACK, AS_BEFORE, ANEW)}"
             ) from None
         if checkpoint.is_finished(batch):
             return

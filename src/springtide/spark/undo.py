@@ -13,12 +13,16 @@ from typing import Any
 
 from springtide.errors import CheckpointError
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.documents import SEED
 from springtide.spark.durable import sync_folder
+from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.declared import folder_of
 from springtide.spark.state.store import below, place_of
 
 log = logging.getLogger("springtide.spark")
+
+OLDER = "restore the whole checkpoint from an older copy, and remove what the sinks received since"
 
 
 def take_back(checkpoint: Checkpoint, batch: int, fault: str, published: Iterable[Path]) -> None:
@@ -31,8 +35,7 @@ def take_back(checkpoint: Checkpoint, batch: int, fault: str, published: Iterabl
     if hindrance is not None:
         raise CheckpointError(
             f"batch {batch} of checkpoint {checkpoint.root} is committed, but {fault}; and it cannot be computed again, because"
-            f" {hindrance}. Restore that file from a copy; or restore the whole checkpoint from an older copy, and remove what"
-            " the sinks got since; or give a new checkpoint, which begins without state"
+            f" {hindrance}. {ways_out(PUT_BACK, OLDER, ANEW)}"
         )
     log.warning("batch %d is committed, but %s; it is computed again from its offsets and the state before it", batch, fault)
     folders = set()
@@ -50,7 +53,7 @@ def _hindrance(checkpoint: Checkpoint, batch: int) -> str | None:
         return f"the last batch in Spark's log of offsets is {checkpoint.begun()}"
     if checkpoint.plan(batch) is None:
         return "its plan is missing"
-    before = checkpoint.manifest(batch - 1) if batch else {"state": checkpoint.recall("seed") or {}}
+    before = checkpoint.manifest(batch - 1) if batch else {"state": checkpoint.recall(SEED) or {}}
     if before is None:
         return f"the manifest of batch {batch - 1} is missing, which has the state before it"
     missing = list(_missing_state(checkpoint, before.get("state", {})))

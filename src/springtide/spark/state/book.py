@@ -17,7 +17,7 @@ from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.model.report import StateReport
 from springtide.model.topology import Topology
-from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
+from springtide.spark.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.compact import newest_by_group
@@ -231,9 +231,8 @@ class StateBook:
             try:
                 self._places[name].verify(file.name)
             except CheckpointError as error:
-                either = "put that file, or this one, back from a copy"
                 raise CheckpointError(
-                    f"{lost}; of the files that it was merged from, {error}. {ways_out(either, ANEW)}"
+                    f"{lost}; of the files that it was merged from, {error}. {ways_out(EITHER, ANEW)}"
                 ) from None
 
     def _counted(self, name: str, catalog: Catalog) -> Catalog:

@@ -12,6 +12,7 @@ from typing import Any
 
 from springtide.errors import CheckpointError
 from springtide.model.names import ALLOWED, is_plain
+from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 
 SUFFIX = ".state"
 """How the names of segments end."""
@@ -124,6 +125,6 @@ def _run_from_json(document: Sequence[Any]) -> Run:
         if not is_plain(name):  # it would be read from, and later removed from, another folder than the operator's
             raise CheckpointError(
                 f"the newest manifest, batch {last} or later, names the state file {name!r}, and {ALLOWED}; it was changed from"
-                " outside: restore it from a copy"
+                f" outside. {ways_out(PUT_BACK, ANEW)}"
             )
     return Run(first, last, tuple(File(*file) for file in files), tuple(_run_from_json(one) for one in before))

@@ -79,8 +79,7 @@ def _check_written(
     changed = [name for name in was if name in now and was[name] != now[name]]
     if kept.migrate is not None and not changed:
         return
-    manifest = checkpoint.last_manifest()
-    stored = (checkpoint.recall("seed") or {}) if manifest is None else manifest.get("state", {})
+    stored = checkpoint.catalogs()
     runs = Catalog.from_json(stored[kept.operator]).runs if kept.operator in stored else ()
     for name in (run.files[0].name for run in runs):  # one declaration has written all files of a run
         with suppress(Damage):  # a task that needs it finds and names it, and it may be mended

@@ -34,11 +34,10 @@ class Origin:
     offsets: str | None = None
 
     def __str__(self) -> str:
-        counts = (f"source {name!r} had committed {count:,} records" for name, count in (self.sources or {}).items())
-        batch = "of no batch" if self.batch is None else f"of batch {self.batch}"
-        return (
-            f"state {batch} of checkpoint {self.checkpoint}, when {' and '.join(counts) or 'its sources had committed records'}"
-        )
+        if self.sources is None:
+            return f"state of checkpoint {self.checkpoint}, which does not say which records it had counted"
+        counts = (f"source {name!r} had committed {count:,} records" for name, count in self.sources.items())
+        return f"state of batch {self.batch} of checkpoint {self.checkpoint}, when {' and '.join(counts)}"
 
     def to_json(self) -> dict[str, Any]:
         """Without the offsets, which are long, and of use to Spark alone."""
@@ -54,14 +53,18 @@ class Origin:
 
 
 def origin_of(checkpoint: Path, held: Held) -> Origin:
-    """Of an operator's state as it is now. State that was imported, and to which no batch was added, is of where that was."""
+    """Of an operator's state as it is now. State that was imported, and to which no batch was added, is of where that was; if
+    batches were added, what it has counted in all is not known."""
     stored = Checkpoint(checkpoint)
-    if held.batch is None and (imported := (stored.recall(IMPORTED) or {}).get(held.operator)) is not None:
-        return Origin(**imported)
-    manifest = {"sources": {}} if held.batch is None else stored.manifest(held.batch) or {}
-    offsets = manifest.get("offsets")  # old manifests have a checksum of it
+    document = (stored.recall(IMPORTED) or {}).get(held.operator)
+    imported = None if document is None else Origin(**document)
     identity = (stored.recall("topology") or {})["id"]
-    return Origin(identity, held.batch, manifest.get("sources"), offsets if isinstance(offsets, str) else None)
+    if held.batch is None:
+        return imported or Origin(identity, None, None if held.catalog.runs else {})
+    manifest = stored.manifest(held.batch) or {}
+    offsets = manifest.get("offsets")  # old manifests have a checksum of it
+    sources = None if imported is not None and imported.has_counted else manifest.get("sources")
+    return Origin(identity, held.batch, sources, offsets if isinstance(offsets, str) else None)
 
 
 def told_by(file: Path) -> Origin | None:
@@ -80,19 +83,19 @@ def check_recount(file: Path, origin: Origin | None, accepted: bool) -> None:
     if accepted or (origin is not None and not origin.has_counted):
         return
     if origin is not None:
-        told = f"{file} is {origin}. A new checkpoint begins at the start of its sources, so those records are counted again"
+        told = f"{file} holds {origin}. A new checkpoint begins at the start of its sources, so those records are counted again"
     else:
         told = (
             f"{file} does not tell which records its state has counted: only .parquet files of `springtide state export` do. A"
             " new checkpoint begins at the start of its sources, so what they bring may be counted twice"
         )
     raise OptionError(
-        f"{told}. Let the sources begin behind them, or see that it does no harm, and import with --accept-recount"
-        " (accept_recount=True)"
+        f"{told}. Start the sources after those records, or make sure that counting them twice does no harm, and import with"
+        " --accept-recount"
     )
 
 
 def remembered(checkpoint: Checkpoint, operator: str, origin: Origin | None) -> None:
-    """Note where imported state is from."""
-    if origin is not None:
-        checkpoint.remember(IMPORTED, {**(checkpoint.recall(IMPORTED) or {}), operator: asdict(origin)})
+    """Note where imported state is from. A file that does not say has counted something."""
+    known = origin or Origin("unknown", None, None)
+    checkpoint.remember(IMPORTED, {**(checkpoint.recall(IMPORTED) or {}), operator: asdict(known)})

@@ -17,13 +17,12 @@ def check(checkpoint: Checkpoint, kept: Mapping[str, Kept]) -> None:
     """Refuse to start without a file that the state needs. One that was merged from others is mended when it is read."""
     if not kept:
         return
-    last = checkpoint.last_manifest()
-    stored = (checkpoint.recall("seed") or {}) if last is None else last.get("state", {})
+    stored, begun = checkpoint.catalogs(), checkpoint.last_manifest() is not None
     for name, one in kept.items():
         sizes = place_of(one.folder).sizes()
         if name in stored:
             _check_catalog(one, Catalog.from_json(stored[name]), sizes)
-        elif last is None:
+        elif not begun:
             _check_not_seeded(checkpoint.own / "seed.json", one, sizes)
 
 

@@ -28,7 +28,7 @@ from springtide.processors.aggregating import CLOSE
 from springtide.processors.processor import Clock
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.hashing import hashing_mark, state_seeds
-from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
+from springtide.spark.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.state.catalog import Catalog, Run
 from springtide.spark.state.compact import groups, newest_within
 from springtide.spark.state.declared import folder_of
@@ -40,8 +40,6 @@ from springtide.spark.state.store import below, is_uri, place_of
 log = logging.getLogger("springtide.spark")
 
 Read = TypeVar("Read")
-SEED = "seed"
-"""The document of a checkpoint with what was imported, by operator: the state that its first batch begins with."""
 DUE = {Clock.EVENT: (NEXT[Clock.EVENT], CLOSE), Clock.PROCESSING: (NEXT[Clock.PROCESSING],)}
 """The variables that may have the time of a key's next timer."""
 
@@ -69,9 +67,7 @@ def held_in(checkpoint: Path) -> dict[str, Held]:
     if declared is None:
         raise OptionError(f"checkpoint {str(checkpoint)!r} has no state: topology {fingerprint['name']!r} has no stateful"
                           " operator, or was never started")  # fmt: skip
-    catalogs = (stored.recall(SEED) or {}) if manifest is None else manifest.get("state", {})
-    root = stored.state_root()
-    secret = declared.get("secret") or stored.known_secret() or ""
+    catalogs, root, secret = stored.catalogs(), stored.state_root(), stored.state_secret(declared) or ""
     return {
         name: Held(
             name, one["shards"], tuple(fingerprint["operators"][name]["key"]),
@@ -297,7 +293,7 @@ def _earlier(held: Held, run: Run, damage: Damage, stack: ExitStack) -> list[Par
     try:
         parts = _parts(held, run.before, stack)
     except Damage as other:
-        raise CheckpointError(f"{damage}; of the files that it was merged from, {other}") from None
+        raise CheckpointError(f"{damage}; of the files that it was merged from, {other}. {ways_out(EITHER, ANEW)}") from None
     log.warning("%s; the files that it was merged from are read instead", damage)
     return parts
 

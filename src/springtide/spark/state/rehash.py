@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from springtide.errors import CheckpointError
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.documents import SEED
 from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.catalog import SUFFIX, Catalog, Run
 from springtide.spark.state.compact import newest_by_group
 from springtide.spark.state.piles import stored
-from springtide.spark.state.reading import SEED
 from springtide.spark.state.segment import GONE, HASH, HASH2, KEY, Damage
 from springtide.spark.state.stepping import Kept
 from springtide.spark.state.store import place_of
@@ -31,7 +31,7 @@ log = logging.getLogger("springtide.spark")
 def rehash(checkpoint: Checkpoint, kept: Mapping[str, Kept]) -> None:
     """Rewrite the state of those operators whose keys were hashed otherwise; the checkpoint is locked by this process."""
     manifest = checkpoint.last_manifest()
-    documents = (checkpoint.recall(SEED) or {}) if manifest is None else manifest.get("state", {})
+    documents = checkpoint.catalogs()
     catalogs = {name: Catalog.from_json(document) for name, document in documents.items() if name in kept}
     stale = {name: one for name, one in catalogs.items() if one.runs and one.hashing != kept[name].hashing}
     if not stale:

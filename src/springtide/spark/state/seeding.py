@@ -20,6 +20,7 @@ from springtide.model.schema import as_python, microseconds
 from springtide.model.topology import Operator, Topology
 from springtide.processors.aggregating import CLOSE, Aggregating
 from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.documents import SEED
 from springtide.spark.state import files, piles
 from springtide.spark.state.catalog import SEEDED, SUFFIX, Catalog, Run
 from springtide.spark.state.declared import kept_in, kept_of
@@ -27,7 +28,6 @@ from springtide.spark.state.exporting import SHARD, WRITTEN, WRITTEN_TYPE
 from springtide.spark.state.lookup import distinct_in
 from springtide.spark.state.origin import check_recount, remembered, told_by
 from springtide.spark.state.per_key import NEXT, TIMERS
-from springtide.spark.state.reading import SEED
 from springtide.spark.state.segment import KEY, STATE
 from springtide.spark.state.stepping import Kept
 from springtide.spark.state.store import check_writable, checked
