@@ -35,7 +35,7 @@ lint: setup ## form, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint ## what needs neither Spark nor long: lint and the unit tests, within 3 minutes
+check: lint ## lint and the unit tests, without Spark, within 3 minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m "$(UNIT)"
 
 test: lint ## lint and every test but the long ones

@@ -243,7 +243,7 @@ def test_a_document_that_was_changed_is_refused(tmp_path: Path) -> None:
     write_atomic(file, {"a": 1, "b": [0.1, "ü", None, {"c": 1e-300}]})
     assert read_json(file) == {"a": 1, "b": [0.1, "ü", None, {"c": 1e-300}]}
     file.write_text(file.read_text().replace('"a": 1', '"a": 2'))
-    with pytest.raises(CheckpointError, match=r"one\.json does not have its checksum: it was changed from outside"):
+    with pytest.raises(CheckpointError, match=r"one\.json does not match its checksum: it was changed from outside"):
         read_json(file)
 
 
@@ -256,7 +256,7 @@ def test_a_manifest_that_was_changed_lets_go_of_the_checkpoint(tmp_path: Path) -
     file = held.own / "manifests" / "00000000.json"
     file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 7'))
     for _ in range(2):  # the second would find the lock taken
-        with pytest.raises(CheckpointError, match=r"00000000\.json does not have its checksum"):
+        with pytest.raises(CheckpointError, match=r"00000000\.json does not match its checksum"):
             held.acquire(taxi())
 
 

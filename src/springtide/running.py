@@ -119,7 +119,7 @@ def run(
     shedding = _shedding(topology, shed_after, queue_limit)
     stall_after_s = seconds(stall_after, "stall_after")
     if stall_after_s <= 0:
-        raise OptionError(f"stall_after={stall_after!r} is not allowed; it is above 0")
+        raise OptionError(f"stall_after={stall_after!r}: give a duration above 0, such as 60s")
     ending_s = None if duration is None else seconds(duration, "duration")
     bounds = Bounds(max_slots)
     sharder = named("shard", sharding) if isinstance(sharding, str) else sharding

@@ -279,7 +279,7 @@ def test_no_more_than_a_hundred_records_of_a_batch_are_put_aside(program: Progra
         assert counted.put_aside() is not None
     counted.note(dead(replace(CARELESS, index=100), 2))
     assert counted.put_aside() is None
-    assert counted.way_out() == "100 records of this batch are put aside already, which is the most; mend the operator"
+    assert counted.way_out() == "100 records of this batch were already put aside, the limit; mend the operator"
 
 
 def test_of_several_deaths_the_record_with_the_most_is_put_aside(program: Program) -> None:

@@ -1,6 +1,6 @@
 """A checkpoint as an earlier version wrote it, whose keys are hashed in its way: ``checkpoint-v1/``.
 
-It was recorded by running this module with the sources of that version (commit 3b1be78)::
+It was recorded by running this module with the sources of the version before keys had domains::
 
     python -m recorded.old_checkpoint FOLDER
 

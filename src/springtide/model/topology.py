@@ -228,7 +228,7 @@ def _check_names(topology: Topology) -> None:
 def _check_file_name(what: str, name: str) -> None:
     """Files and folders are named after operators and topologies: a name must not lead out of a folder, nor be too long."""
     if not is_plain(name):
-        raise TopologyError(f"{what} {name!r}: its name is also one of files; {ALLOWED}; choose another with name=")
+        raise TopologyError(f"{what} {name!r}: files are named after it, and {ALLOWED}; choose another with name=")
     if not is_short(name):
         raise TopologyError(
             f"{what} {name[:40]!r}…: files are named after it, and this name has {len(name.encode())} bytes; use at most"

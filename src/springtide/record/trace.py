@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from springtide.model.report import BatchReport
 
 POINTS = 4_096
-"""At most so many points are retained, an even number. The picture is 1,300 dots wide, so half as many still fill it."""
+"""The most points that are retained; even, so that neighbours can be joined. The picture is 1,300 dots wide, so half of them
+still fill it."""
 
 
 @dataclass(frozen=True)

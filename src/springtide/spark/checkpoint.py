@@ -6,11 +6,11 @@
     driver.lock, jvm.lock  held by the one driver, and by its JVM
     epoch.json             the fencing token: grows by one at every start
     knowledge/N.npz        what groupings learned, edition by edition; plans name them
-    secret.json            by which keys are hashed, for routes and state; for nobody else to read
-    state.json             what stateful operators declare, and where state lies; once, also the secret of their keys
+    secret.json            the secret that seeds the hashes of keys, for routes and state; mode 0600
+    state.json             what stateful operators declare, and where state lies; in older checkpoints also the secret of state
     ticks.json             whether there are batches without records, for timers
-    seed.json              the state that was imported, which the first batch begins with
-    imported.json          from which checkpoint and batch that state is
+    seed.json              imported state, by operator: what the first batch begins with
+    imported.json          by operator, the checkpoint and batch that imported state was exported from
     state/OPERATOR/        their state, unless it lies elsewhere: segments, which manifests name
     policy.json            what the policy learned; the same one, with the same parameters, goes on with it
     tables.json            the tables whose batches are this checkpoint's own
@@ -19,9 +19,9 @@
     sources/SOURCE.json    by which the plan's read limit and width reach a generated source
     staged/SINK/           what tasks wrote for a sink that the driver hands it to
     dead/                  the dead letters, unless the topology has a sink for them
-    workers/EPOCH/         pages by which Python workers tell which record they are at; only while a run lasts
+    workers/EPOCH/         a page for each Python worker with the record it is at; removed when the run ends
     plans/N.json           the plan from batch N on, written before N runs; a replay takes the same
-    begun.json             the batch that was begun last, with Spark's offsets of it
+    begun.json             the batch that began last: Spark's offsets, and checksums of its sources' logs
     manifests/N.json       batch N is committed if and only if this is there
 """
 
@@ -173,13 +173,13 @@ class Checkpoint:
             state = self.recall("state")
         if last is None and state is None:
             if file.exists():
-                log.warning("%s is damaged; no batch is committed, and it is made anew", file)
+                log.warning("%s is damaged; no batch is committed yet, so it is written again", file)
             return None
         repeated = (last or state or {}).get("topology")
         if not isinstance(repeated, dict) or repeated.get("fingerprint") != checksum(wanted):
             held = "batches that are committed" if last is not None else "state that was imported"
             raise self._is_gone("topology.json", held)
-        log.warning("%s is gone or damaged; it is made anew, as the topology is the one that was run last", file)
+        log.warning("%s is gone or damaged; it is written again, because the topology is the one that ran last", file)
         return str(repeated["id"])
 
     def _is_gone(self, file: str, held: str) -> DamageError:
@@ -211,7 +211,7 @@ class Checkpoint:
                 if repeated is None and last:  # an older manifest, which does not repeat it
                     raise
                 if repeated is None:
-                    log.warning("%s %s; no batch is committed, and it is made anew", file, error.fault)
+                    log.warning("%s %s; no batch is committed yet, so it is written again", file, error.fault)
                     file.unlink()
             if repeated is not None and stored != repeated:
                 log.warning("%s is gone or damaged; it is put back", file)

@@ -104,8 +104,8 @@ def _warn(due: Sequence[str], root: Path, ran: int) -> None:
         )
     else:
         log.warning(
-            "windows or timers of %s are due, and wait for the next records: Spark has state of its own in checkpoint %s, of"
-            " which every batch has a version, so that Springtide cannot add batches",
+            "windows or timers of %s are due but stay open until more records come: checkpoint %s has state of Spark's own,"
+            " with one version for each batch, so Springtide cannot add batches",
             names, root,
         )  # fmt: skip
 

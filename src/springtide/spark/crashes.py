@@ -15,8 +15,8 @@ DEATHS_BEFORE_ASIDE = 2
 """How many workers a record kills before it goes to the dead letters. One death may be the kernel's choice when memory is
 short; Spark runs a task four times before a batch fails, so that most records have killed four by then."""
 MOST_ASIDE = 100
-"""Records of one batch that are put aside at most. When more kill their workers, the operator is at fault and not the records;
-each costs a restart of the query, a second or two."""
+"""The most records of one batch that are put aside. If more kill their workers, the operator is at fault, not the records; each
+costs a restart of the query, a second or two."""
 DIED = "Python worker exited unexpectedly"
 """Part of Spark's message when the socket to a worker ends in the middle of a task, in 4.2 and 4.3."""
 
@@ -69,10 +69,10 @@ class Crashes:
     def way_out(self) -> str:
         """What a user can do about the deaths."""
         if len(self._aside) >= MOST_ASIDE:
-            return f"{MOST_ASIDE} records of this batch are put aside already, which is the most; mend the operator"
+            return f"{MOST_ASIDE} records of this batch were already put aside, the limit; mend the operator"
         if any(map(self._may_go, self._deaths)):
             return "mend the operator"
-        return "mend the operator, or give it on_crash='dead-letter', by which such a record goes to the dead letters"
+        return "mend the operator, or set on_crash='dead-letter' to send such records to the dead letters"
 
     def _may_go(self, place: Place) -> bool:
         if not 0 <= place.operator < len(self._program.nodes) or place.index == NOWHERE:

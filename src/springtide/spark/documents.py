@@ -44,7 +44,9 @@ DOCUMENTS = {
     "topology": Known(Shape({"name": (str,), "operators": (dict,), "id": (str,)})),
     "state": Known(Shape({"declared": (dict,)}, {"secret": (str,), "location": (str, type(None)), "topology": (dict,)})),
     "secret": Known(Shape({"secret": (str,)}), "a new secret is made, and state is rewritten with it"),
-    "epoch": Known(Shape({"epoch": (int,)}), "the next epoch is above all that manifests and staged files name"),
+    "epoch": Known(
+        Shape({"epoch": (int,)}), "the next epoch is above those that the last manifest, begun.json and staged folders name"
+    ),
     "schedule": Known(Shape({"started": NUMBER})),
     "ticks": Known(Shape({"ticks": (bool,)})),
     SEED: Known(ByOperator()),

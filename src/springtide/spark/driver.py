@@ -55,9 +55,9 @@ AVAILABLE_NOW = (
 )
 """What Spark has to be told of a query that ends with what is there."""
 TERMINATION_S = 60
-"""Spark calls a query inactive before its thread has ended, and may note an error until then. It is waited for so long."""
+"""Wait this long for a query's thread to end. Spark calls a query inactive before that, and may still record an error."""
 STALL_AFTER_S = 60.0
-"""A task without progress for this long is warned of, unless the run is told another limit."""
+"""Warn of a task that makes no progress for this long, unless the run sets another limit."""
 END_PATIENCE_S = 10.0
 """A batch that makes no progress for this long is given up when the run has to end. Ten seconds is a third of what Kubernetes
 gives a process between SIGTERM and SIGKILL; a batch that is given up is processed again by the next start."""
@@ -292,8 +292,8 @@ class Driver:
             self._raise(query)
         if not (ending.available_now and internals.found_nothing_new(query)):
             raise RuntimeError(
-                "Spark ended the query without an error, before it had read all that there is: somebody stopped it, as Spark"
-                " itself does when a query of a copy of this checkpoint starts in the same application"
+                "Spark ended the query without an error before it had read everything: something stopped it. Spark does so"
+                " itself when a copy of this checkpoint is started in the same application"
             )
         self._check_committed()
         return Ended.AVAILABLE

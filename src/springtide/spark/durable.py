@@ -110,7 +110,7 @@ def read_document(path: Path, shape: Shape = ANY) -> Document | None:
         raise DamageError(path, f"holds {_kind(content)} instead of an object: it was changed from outside")
     checksum = content.pop(CHECKSUM, None)
     if checksum not in (None, _checksum(content)):
-        raise DamageError(path, "does not have its checksum: it was changed from outside")
+        raise DamageError(path, "does not match its checksum: it was changed from outside")
     fault = shape.fault(content)
     if fault is not None:
         raise DamageError(path, f"{fault}: it was changed from outside")

@@ -1,4 +1,4 @@
-"""What a checkpoint's secret becomes: the seeds by which keys are hashed, and the mark of stored hashes."""
+"""Derives from a checkpoint's secret the seeds that keys are hashed with, and the mark that stored hashes carry."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Manifests:
         return next(self._newest_first(), None)
 
     def readable(self) -> Iterator[dict[str, Any]]:
-        """The newest first, without those that are damaged, which is no harm but for the last."""
+        """The newest first, without damaged ones; only the last one is needed."""
         for batch in reversed(self.numbers()):
             try:
                 manifest = self.read(batch)

@@ -203,7 +203,7 @@ class Task:
                 self.receive(self.program.nodes[number], Chunk(node.input_schema, batch=stepping.late))
 
     def _before_call(self, node: Node) -> Callable[[], None]:
-        """What a processor's methods are preceded by: it notes the call, and fails the one that was put aside."""
+        """Called before each method of a processor: notes the call, and fails it if it was put aside."""
         calls, numbers, deaths = itertools.count(), self.page.numbers, self._aside.get(node.number, {})
 
         def before_call() -> None:
