@@ -238,11 +238,14 @@ def test_state_of_the_batch_before_has_to_be_there_for_it(crashed: Crashed) -> N
     checkpoint = Checkpoint(crashed.root / "checkpoint")
     before = {**(checkpoint.manifest(0) or {}), "state": {"count": {"keys": 1, "runs": [[0, 0, [["a.state", 9, 1]], []]]}}}
     write_atomic(checkpoint.manifest_file(0), before)
-    with pytest.raises(CheckpointError, match=r"of the state before it .*/state/count/a\.state is missing"):
+    with pytest.raises(CheckpointError, match=r"of the state before it .*/state/count/a\.state is gone"):
         take_back(checkpoint, 1, "a file is damaged", [])
     folder = checkpoint.state_folder() / "count"
     folder.mkdir(parents=True)
     (folder / "a.state").touch()
+    with pytest.raises(CheckpointError, match=r"a\.state has 0 bytes of 9"):
+        take_back(checkpoint, 1, "a file is damaged", [])
+    (folder / "a.state").write_bytes(bytes(9))
     take_back(checkpoint, 1, "a file is damaged", [])
     assert checkpoint.last_manifest() == before
 

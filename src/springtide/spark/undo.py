@@ -7,18 +7,18 @@ Spark's log, its plan, and the state of the batch before, whose files outlive tw
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from springtide.errors import CheckpointError
 from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.documents import SEED
 from springtide.spark.durable import sync_folder
 from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
+from springtide.spark.state import presence
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.declared import folder_of
-from springtide.spark.state.store import below, place_of
+from springtide.spark.state.store import below
 
 log = logging.getLogger("springtide.spark")
 
@@ -56,14 +56,8 @@ def _hindrance(checkpoint: Checkpoint, batch: int) -> str | None:
     before = checkpoint.manifest(batch - 1) if batch else {"state": checkpoint.recall(SEED) or {}}
     if before is None:
         return f"the manifest of batch {batch - 1} is missing, which has the state before it"
-    missing = list(_missing_state(checkpoint, before.get("state", {})))
-    return f"of the state before it {missing[0]} is missing" if missing else None
-
-
-def _missing_state(checkpoint: Checkpoint, catalogs: Mapping[str, Any]) -> Iterable[str]:
-    """The files of state that a manifest names and that are missing. The task that reads a damaged one finds it."""
-    for operator, document in catalogs.items():
-        folder = below(checkpoint.state_root(), folder_of(operator))
-        present = set(place_of(folder).names())
-        needed = (file.name for run in Catalog.from_json(document).runs for file in run.files)
-        yield from (f"{folder}/{name}" for name in needed if name not in present)
+    for operator, document in before.get("state", {}).items():
+        fault = presence.fault_of(below(checkpoint.state_root(), folder_of(operator)), Catalog.from_json(document))
+        if fault is not None:
+            return f"of the state before it {fault.path} {fault.differs}"
+    return None

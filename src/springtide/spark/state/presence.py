@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from springtide.errors import DamageError
 from springtide.spark.checkpoint import Checkpoint
@@ -19,22 +20,33 @@ def check(checkpoint: Checkpoint, kept: Mapping[str, Kept]) -> None:
         return
     stored, begun = checkpoint.catalogs(), checkpoint.last_manifest() is not None
     for name, one in kept.items():
-        sizes = place_of(one.folder).sizes()
         if name in stored:
-            _check_catalog(one, Catalog.from_json(stored[name]), sizes)
+            fault = fault_of(one.folder, Catalog.from_json(stored[name]))
+            if fault is not None:
+                differs = f"{fault.differs}: it is state of operator {one.operator!r}"
+                raise DamageError(fault.path, differs, ways_out(PUT_BACK, ANEW))
         elif not begun:
-            _check_not_seeded(checkpoint.own / "seed.json", one, sizes)
+            _check_not_seeded(checkpoint.own / "seed.json", one, place_of(one.folder).sizes())
 
 
-def _check_catalog(kept: Kept, catalog: Catalog, sizes: Mapping[str, int]) -> None:
+class Fault(NamedTuple):
+    """A file that the state needs, and what is wrong with it."""
+
+    path: str
+    differs: str
+
+
+def fault_of(folder: str, catalog: Catalog) -> Fault | None:
+    """The first file of a state that is gone or cut, if the files that it was merged from cannot stand in for it."""
+    sizes = place_of(folder).sizes()
     for run in catalog.runs:
         lost = _lost(run, sizes)
         if lost is None or (run.before and not any(_lost(one, sizes) for one in run.before)):
             continue
-        fault = f"has {sizes[lost.name]} bytes of {lost.bytes}" if lost.name in sizes else "is gone"
-        merged = "; the files that it was merged from are not all there either" if run.before else ""
-        told = f"{fault}: it is state of operator {kept.operator!r}{merged}"
-        raise DamageError(below(kept.folder, lost.name), told, ways_out(PUT_BACK, ANEW))
+        differs = f"has {sizes[lost.name]} bytes of {lost.bytes}" if lost.name in sizes else "is gone"
+        merged = ", and the files that it was merged from are not all there either" if run.before else ""
+        return Fault(below(folder, lost.name), f"{differs}{merged}")
+    return None
 
 
 def _lost(run: Run, sizes: Mapping[str, int]) -> File | None:
