@@ -120,6 +120,18 @@ class Case:
         log.write_text(COMMIT)
 
 
+def test_a_batch_that_is_run_again_replaces_what_a_memory_sink_got_of_it(tmp_path: Path) -> None:
+    """As after its commit was taken back: the rows would be there twice."""
+    case = Case(tmp_path, numbers(st.sink.memory("kept"), st.sink.memory("kept")))
+    for batch in (0, 1, 1):
+        outputs = [case.stage(batch, 10 * batch), case.stage(batch, 10 * batch + 1, sink="sink1")]
+        case.sinks.deliver(SimpleNamespace(), batch, outputs)
+        case.tasks.clear()
+    case.checkpoint.release()
+    received = case.sinks.received("kept")
+    assert received is not None and received.column("n").to_pylist() == [0, 1, 10, 11]
+
+
 def interrupted(*_: object) -> None:
     """The driver dies here."""
     raise KeyboardInterrupt

@@ -24,6 +24,8 @@ from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.closing import Closed, Open
 from springtide.spark.ending import Ended, Ending
 from springtide.spark.logs import COMMIT, Logs
+from springtide.spark.progress import Place
+from springtide.spark.workers import Worker
 
 
 @dataclass(frozen=True)
@@ -200,13 +202,27 @@ def test_a_run_that_is_stopped_while_its_end_fails_is_no_success(drive: Drive, m
     windows = numbers.key_by("n").window("1s", count=st.agg.count()).to(st.sink.discard()).named("windows")
     driver = drive(windows, lambda: Query(looks=10**9), Runner({"source": 50}, batches=3))
 
-    def fail(_: float | None) -> Closed:
+    def fail() -> Closed:
         driver.ending.set()
         raise RuntimeError("the closing batch failed")
 
     monkeypatch.setattr(driver, "_close", fail)
     with pytest.raises(RunError, match="the closing batch failed"):
         driver.run(Ending())
+
+
+@pytest.mark.parametrize(("error", "counted"), [("Python worker exited unexpectedly (crashed)", 1), ("Connection refused", 0)])
+def test_workers_that_die_with_their_jvm_say_nothing_of_the_record_they_were_at(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch, error: str, counted: int
+) -> None:
+    driver = drive(generated(), Query, Runner(latest=3))
+    place = Place(level=0, gate=0, task=0, step=1, operator=0, index=7)
+    noted: list[Worker] = []
+    monkeypatch.setattr(driver._workers, "dead", lambda batch: [Worker("host", 1, batch, place, alive=False)])
+    monkeypatch.setattr(driver._crashes, "note", lambda dead: noted.extend(dead))
+    monkeypatch.setattr(drivers, "BACKOFF_S", (0.0,))
+    driver._recover(RuntimeError(error), 1)
+    assert len(noted) == counted
 
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":5000,"conf":{"a":"b"}}\n{"next":400}\n-'

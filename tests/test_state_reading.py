@@ -393,6 +393,38 @@ def test_variables_of_an_older_declaration_stand_beside_those_of_now(tmp_path: P
         read_rows(case.root)
 
 
+class Alarmed(st.Processor):
+    """Sets a timer for each key, at the seconds that its last record says."""
+
+    total = st.value(int, default=0)
+
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+        state.total += len(records)
+        state.set_timer(moment(records[-1].number * SECOND))
+        yield Told(1)
+
+    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Told]:
+        yield Told(-1)
+
+
+class AlarmedLater(Alarmed):
+    """The same, with a variable of another type."""
+
+    total = st.value(float, default=0.0)
+
+
+def test_timers_are_found_while_a_migration_to_other_types_goes_on(tmp_path: Path) -> None:
+    """A bounded run asks for them at its end, when there are files of both declarations."""
+    case = Case(tmp_path / "c", topology(Alarmed))
+    case.run(Event("a", 1, 7), Event("b", 1, 5))
+    case.machine.kept = begun(case.root, topology(AlarmedLater, migrate=lambda old: {"total": float(old["total"])}))
+    case.run(Event("c", 1, 9))
+    with reading(case.root, "keep") as state:
+        assert state.timers()["event"] == {"keys": 3, "first": moment(5 * SECOND).isoformat()}
+    with pytest.raises(CheckpointError, match="'total' is double now, and int64 in"):
+        read_rows(case.root)
+
+
 def begun(root: Path, made: Topology) -> Kept:
     """What a driver does with state at its start."""
     (checkpoint := Checkpoint(root)).acquire(made)

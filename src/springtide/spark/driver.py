@@ -150,19 +150,20 @@ class Driver:
         self._came: dict[str, int] = {}  # by generated source, the records that had come when the query began
         self._committed_before = 0  # records, by earlier runs
         self._confirming = False
+        self._end: float | None = None  # when the run is to be over, by time.monotonic
         self._left_open: dict[str, Open] | None = None
         self.restarts = 0
         self._given_up: int | None = None
 
     def run(self, ending: Ending) -> Outcome:
         """Start, watch, and restart on failure; returns when the run is over."""
-        end = None if ending.duration_s is None else time.monotonic() + ending.duration_s
+        self._end = None if ending.duration_s is None else time.monotonic() + ending.duration_s
         ended: Ended | None = None
         failures = 0
         while ended is None and not self._stop.is_set():
             before = self._batches
             try:
-                ended = self._run_query(ending, end)
+                ended = self._run_query(ending)
             except SpringtideError:
                 raise
             except Exception as error:  # noqa: BLE001  whatever ended the query, the supervisor decides what follows
@@ -172,22 +173,20 @@ class Driver:
         if not ended.is_complete:
             self._raise_if_unfinished()
         self._log_end(ended)
-        tables = {name: pa.concat_tables(parts) for name, parts in self._sinks.memory.items() if parts}
+        tables = {name: table for name in self._sinks.memory if (table := self._sinks.received(name)) is not None}
         return Outcome(tables, self.restarts, ended, self._left_open, self._given_up)
 
-    def _run_query(self, ending: Ending, end: float | None) -> Ended | None:
+    def _run_query(self, ending: Ending) -> Ended | None:
         """Run a query to its end, and bring time to the last watermark if all is processed. None: another one shall follow."""
         if self._session is None:
             self.open()
-        ended = self._watch(self._start(ending), ending, end)
+        ended = self._watch(self._start(ending), ending)
         if ended is Ended.AVAILABLE and self._looks_again():
             return None
         if not ended.is_complete:
             return ended
-        self._left_open, interrupted = self._close(end)
-        if not interrupted:
-            return ended
-        return Ended.STOPPED if self._stop.is_set() else Ended.DURATION
+        self._left_open, interrupted = self._close()
+        return (self._over() or Ended.STOPPED) if interrupted else ended
 
     @property
     def _batches(self) -> int:
@@ -276,14 +275,13 @@ class Driver:
             log.warning("checkpoint %s was begun without timers: those that there are now come with records only", root)
         return ticks
 
-    def _watch(self, query: StreamingQuery, ending: Ending, end: float | None) -> Ended:
+    def _watch(self, query: StreamingQuery, ending: Ending) -> Ended:
         """Wait until the query ends, or end it between two batches; says why it ended."""
         while query.isActive:
-            ended = self._due(ending, end)
+            ended = self._due(ending)
             if ended is not None:
                 self._halt.set()
-                self._finish(query)
-                return ended
+                return self._finish(query, ended)
             self._stalls.look()
             self._stop.wait(0.1)
         with contextlib.suppress(StreamingQueryException):  # it is raised below, with its cause
@@ -298,15 +296,20 @@ class Driver:
         self._check_committed()
         return Ended.AVAILABLE
 
-    def _due(self, ending: Ending, end: float | None) -> Ended | None:
+    def _due(self, ending: Ending) -> Ended | None:
         """Why the run is to end now, if it is."""
-        if self._stop.is_set():
-            return Ended.STOPPED
-        if end is not None and time.monotonic() >= end:
-            return Ended.DURATION
+        over = self._over()
+        if over is not None:
+            return over
         if ending.batches is not None and self._batches >= ending.batches:
             return Ended.BATCHES
         return Ended.EXHAUSTED if self._exhausted() else None
+
+    def _over(self) -> Ended | None:
+        """Why the run is to end now, whatever waits; None while it is not."""
+        if self._stop.is_set():
+            return Ended.STOPPED
+        return Ended.DURATION if self._end is not None and time.monotonic() >= self._end else None
 
     def _check_committed(self) -> None:
         """Fail if records of a generated source wait that had come when the query began."""
@@ -330,23 +333,18 @@ class Driver:
         self._retire()
         return True
 
-    def _close(self, end: float | None) -> Closed:
+    def _close(self) -> Closed:
         """Bring time to the last watermark, unless the run is to end before."""
         if not self._timed or self._checkpoint.last_manifest() is None:
             return Closed({})
         assert self._state is not None
-
-        def is_over() -> bool:
-            return self._stop.is_set() or (end is not None and time.monotonic() >= end)
-
-        def run(batch: int) -> bool:
-            return self._run_without_records(batch, is_over)
-
         now_us = round(self._clock() * 1e6)
-        closed = closing.close(self._checkpoint, self._state, self._timed, run, now_us, is_over)
+        closed = closing.close(
+            self._checkpoint, self._state, self._timed, self._run_without_records, now_us, lambda: self._over() is not None
+        )
         return closed._replace(open={name: one for name, one in closed.open.items() if one})
 
-    def _run_without_records(self, batch: int, is_over: Callable[[], bool]) -> bool:
+    def _run_without_records(self, batch: int) -> bool:
         """Run a closing batch; False if it was given up.
 
         It runs in a thread of its own: this one watches it, as timers may hang, and has local properties of the caller's.
@@ -367,9 +365,7 @@ class Driver:
                 ended.set()
 
         threading.Thread(target=close, name="springtide-closing", daemon=True).start()
-        while not ended.wait(0.1) and not is_over():
-            self._stalls.look()
-        if not self._outwait(lambda: not ended.wait(0.1), lambda: context.cancelJobsWithTag(tag)):
+        if not self._outwait(lambda: not ended.wait(0.1), lambda: context.cancelJobsWithTag(tag), patient=True):
             return False
         if failures:
             raise failures[0]
@@ -387,21 +383,28 @@ class Driver:
                 name, told["windows"], told["timers"], told["first"],
             )  # fmt: skip
 
-    def _finish(self, query: StreamingQuery) -> None:
-        """The running batch goes to its end as long as it makes progress; the next one is refused, and that ends the query."""
+    def _finish(self, query: StreamingQuery, ended: Ended) -> Ended:
+        """The running batch goes to its end; the next one is refused, and that ends the query. Says why the run ended: a batch
+        that was given up leaves it incomplete."""
         runner = self._runner
         assert runner is not None
-        if self._outwait(lambda: query.isActive and not runner.is_idle(0.1), query.stop):
+        patient = ended.is_complete  # nobody waits for the end of such a run, unless it is to be over as well
+        if self._outwait(lambda: query.isActive and not runner.is_idle(0.1), query.stop, patient):
             query.stop()
+        elif patient:
+            ended = self._over() or Ended.STOPPED
         if runner.fatal is not None:
             raise runner.fatal
+        return ended
 
-    def _outwait(self, is_running: Callable[[], bool], cancel: Callable[[], object]) -> bool:
-        """Wait for the running batch as long as it makes progress, then cancel it; whether it came to its end."""
-        told = time.monotonic()
+    def _outwait(self, is_running: Callable[[], bool], cancel: Callable[[], object], patient: bool) -> bool:
+        """Wait for the running batch; once the run is to be over, as long as the batch makes progress, and then cancel it.
+        Returns whether it came to its end. ``patient``: the run is not to be over yet."""
+        told = None if patient else time.monotonic()
         while is_running():
             self._stalls.look()
-            if min(self._stalls.still_s, time.monotonic() - told) >= self._end_patience_s:
+            told = told or (time.monotonic() if self._over() else None)
+            if told is not None and min(self._stalls.still_s, time.monotonic() - told) >= self._end_patience_s:
                 self._give_up(cancel)
                 return False
         return True
@@ -455,9 +458,11 @@ class Driver:
             raise RunError(
                 f"No module named {missing[1]!r} on the executors; ship it with --py-files (py_files=), or install it there"
             ) from error
-        died = self._crashes.note(self._workers.dead(self._runner.latest if self._runner else None))
-        self._workers.kill()  # those of the old query that hang, which no task waits for any more
         alive = self._session is not None and internals.is_alive(self._session)
+        died = None
+        if alive and DIED in str(error):  # workers that went with their JVM, or with an executor, say nothing of a record
+            died = self._crashes.note(self._workers.dead(self._runner.latest if self._runner else None))
+        self._workers.kill()  # those of the old query that hang, which no task waits for any more
         if died is not None and self._crashes.put_aside():
             log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
             failures = 0
@@ -483,7 +488,7 @@ class Driver:
         self._runner.retire()
         told = None
         while not self._runner.is_idle(1.0):  # also when the JVM died: its batch may be in a commit
-            told = told or (time.monotonic() if self._stop.is_set() else None)
+            told = told or (time.monotonic() if self._over() else None)
             if told is not None and time.monotonic() - told > self._end_patience_s:
                 self._checkpoint.next_epoch()  # it hangs, and the run has to end; so that it cannot commit any more
                 break

@@ -38,7 +38,7 @@ class Sinks:
         self._topology = topology
         self._dead_letters = dead_letters
         self._places = places
-        self.memory: dict[str, list[pa.Table]] = {}
+        self.memory: dict[str, dict[int, list[pa.Table]]] = {}  # by name and batch: one that is run again replaces itself
 
     def prepare(self, session: SparkSession, checkpoint: Checkpoint) -> None:
         """Make the folders, publish what was committed and is still hidden, and sweep away what else earlier epochs staged."""
@@ -58,14 +58,17 @@ class Sinks:
         if manifest is None:
             return
         batch = int(manifest["batch"])
+        finished, receipts = checkpoint.is_finished(batch), manifest.get("receipts")
+        if finished and staging.have_paths(receipts):  # of no use any more, and the folders may have been moved since
+            return
         try:
-            outputs = self.located(batch, manifest.get("receipts"))
+            outputs = self.located(batch, receipts)
         except ValueError as error:
             raise CheckpointError(
                 f"{checkpoint.manifest_file(batch)}: {error}. It was changed from outside, or a sink's path was; nothing was"
                 f" moved. {ways_out(PUT_BACK, AS_BEFORE, ANEW)}"
             ) from None
-        if checkpoint.is_finished(batch):
+        if finished:
             return
         try:
             self.publish(outputs)
@@ -121,18 +124,25 @@ class Sinks:
 
     def deliver(self, session: SparkSession, batch: int, outputs: Outputs) -> None:
         """Hand a batch to the sinks that take it as a whole. Runs before the manifest: a crash in between repeats it."""
+        for batches in self.memory.values():
+            batches.pop(batch, None)
         for operator in self._topology.sinks:
             own = [one for one in outputs if one.receipt.sink == operator.name]
             schema = self._topology.input_schema(operator)
             if isinstance(operator.sink, MemorySink):
                 tables = [pa.parquet.read_table(one.staged) for one in own]
-                self.memory.setdefault(operator.sink.name, []).extend(tables)
+                self.memory.setdefault(operator.sink.name, {}).setdefault(batch, []).extend(tables)
             elif isinstance(operator.sink, ForeachSink):
                 operator.sink.function(_frame(session, own, schema), batch)
             elif isinstance(operator.sink, TableSink):
                 _write_table(_frame(session, own, schema), operator.sink, batch)
             elif isinstance(operator.sink, ConsoleSink):
                 _show(own, operator.sink, operator.name, batch)
+
+    def received(self, name: str) -> pa.Table | None:
+        """All that memory sinks of a name got in this run, in the order of the batches; None for nothing."""
+        parts = [table for _, tables in sorted(self.memory[name].items()) for table in tables]
+        return pa.concat_tables(parts) if parts else None
 
     def publish(self, outputs: Outputs) -> None:
         """Make a committed batch visible, and drop what only the driver had to read. Doing it again changes nothing.

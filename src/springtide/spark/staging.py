@@ -150,6 +150,11 @@ def _parsed(document: Mapping[str, Any], staging: Staging) -> Receipt:
     return receipt
 
 
+def have_paths(receipts: Any) -> bool:
+    """Whether these are receipts of an earlier version, which had the paths of files."""
+    return isinstance(receipts, list) and any(isinstance(one, dict) and "staged" in one for one in receipts)
+
+
 def check_staged(output: Output) -> None:
     """Refuse to commit a batch of which the driver does not see a file, or not as it was written."""
     fault = _fault(output.staged, output.receipt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +17,8 @@ from springtide.spark.state.segment import HASH, HASH2, written
 from springtide.spark.state.stepping import GROUP_BYTES, Kept
 from springtide.spark.state.store import place_of
 
+SORTING = ".sorting-"
+"""How the names of folders begin in which rows are sorted."""
 MOST_PILES = 256
 """The most files that are open at once, each with the rows of some shards."""
 
@@ -26,7 +29,9 @@ def stored(
     """One segment of this name with all rows, about ``size`` bytes. ``check`` is shown all rows of some shards at a time,
     sorted, before anything is written."""
     place = place_of(kept.folder)
-    with tempfile.TemporaryDirectory(dir=place.scratch(), prefix=".sorting-") as scratch:
+    for left in place.scratch().glob(f"{SORTING}*"):  # by a process that was killed: one at a time has the checkpoint
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=place.scratch(), prefix=SORTING) as scratch:
         piles = _piled(kept, parts, min(kept.shards, MOST_PILES, size // GROUP_BYTES + 1), Path(scratch))
         for pile in piles if check is not None else ():
             check(_sorted(pile))  # type: ignore[misc]  # it is not None

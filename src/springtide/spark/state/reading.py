@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from springtide.spark.checkpoint import Checkpoint
 from springtide.spark.hashing import hashing_mark, state_seeds
 from springtide.spark.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.state.catalog import Catalog, Run
-from springtide.spark.state.compact import groups, newest_within
+from springtide.spark.state.compact import Fit, groups, newest_within
 from springtide.spark.state.declared import folder_of
 from springtide.spark.state.lookup import Identities, find
 from springtide.spark.state.per_key import NEXT
@@ -137,9 +137,12 @@ class Reading:
     @property
     def schema(self) -> pa.Schema:
         """Of its rows: the columns of all segments, in the order of the newest, which may have been declared otherwise."""
+        return self._schema(lambda name: True)
+
+    def _schema(self, is_read: Callable[[str], bool]) -> pa.Schema:
         fields: dict[str, pa.Field] = {}
         for segment in self.segments:
-            for field in segment.schema:
+            for field in filter(lambda field: is_read(field.name), segment.schema):
                 known = fields.setdefault(field.name, field)
                 if known.type != field.type:
                     raise CheckpointError(
@@ -149,17 +152,23 @@ class Reading:
                     )
         return pa.schema(list(fields.values()) or OWN)
 
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        """The newest row of every key that is not gone, by groups of shards: state may be larger than memory."""
-        schema = self.schema
+    def rows(self, variables: Collection[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The newest row of every key that is not gone, by groups of shards: state may be larger than memory. ``variables``:
+        read no others, so that those may have been declared otherwise."""
+        schema = self._schema(lambda name: variables is None or not name.startswith(STATE) or name in variables)
+
+        def fitted(part: pa.RecordBatch) -> pa.RecordBatch:
+            known = part if variables is None else part.select([name for name in part.schema.names if name in schema.names])
+            return _widened(known, schema)
+
         for first, last in groups(self.segments, self.held.shards):
-            rows = self._whole(lambda: self._newest(first, last, schema))  # noqa: B023  which calls it at once
+            rows = self._whole(lambda: self._newest(first, last, fitted))  # noqa: B023  which calls it at once
             living = None if rows is None else rows.filter(pc.invert(rows.column(GONE)))
             if living is not None and living.num_rows:
                 yield living
 
-    def _newest(self, first: int, last: int, schema: pa.Schema) -> pa.RecordBatch | None:
-        return newest_within(self.segments, first, last, self.held.shards, lambda part: _widened(part, schema))
+    def _newest(self, first: int, last: int, fitted: Fit) -> pa.RecordBatch | None:
+        return newest_within(self.segments, first, last, self.held.shards, fitted)
 
     def _whole(self, read: Callable[[], Read]) -> Read:
         """What is read; anew if a merged file is found to be damaged, from what it was merged from."""
@@ -206,9 +215,10 @@ class Reading:
     def alarms(self, since: int | None = None) -> dict[str, Alarm]:
         """By variable that has the time of a key's next timer, how many keys have one, and when the first comes. All state
         with timers is read for it. ``since``, in microseconds: leave out keys that were not written to since then."""
-        wanted = [name for names in DUE.values() for name in names if STATE + name in self.schema.names]
+        there = {name for segment in self.segments for name in segment.schema.names}
+        wanted = [name for names in DUE.values() for name in names if STATE + name in there]
         found: dict[str, Alarm] = {}
-        for rows in self.rows() if wanted else ():
+        for rows in self.rows([STATE + name for name in wanted]) if wanted else ():
             recent = rows if since is None else rows.filter(pc.greater_equal(rows.column(TOUCHED), since))
             for name in wanted:
                 times = recent.column(STATE + name).drop_null()

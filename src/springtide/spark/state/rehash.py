@@ -49,6 +49,12 @@ def _renewed(kept: Kept, catalog: Catalog) -> Catalog:
         "the %d keys of operator %r were hashed by another version of Springtide, or with another secret: its state, %.1f MB,"
         " is rewritten once", catalog.keys, kept.operator, catalog.bytes / 1e6,
     )  # fmt: skip
+    nested = [name for name in kept.key if pa.types.is_nested(kept.input.field(name).type)]
+    if not catalog.hashing and nested:
+        log.warning(
+            "the version that wrote the state of operator %r could take keys for one another whose column %r was chosen for it;"
+            " what it added up under one key stays there. To be sure, begin with a new checkpoint", kept.operator, nested[0],
+        )  # fmt: skip
     while True:
         try:
             return _rewritten(kept, catalog)
