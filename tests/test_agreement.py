@@ -522,11 +522,13 @@ def test_knowledge_that_is_damaged_is_learned_anew(tmp_path: Path, content: byte
 RESTORED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "a deleted manifest": (
         lambda checkpoint, _: max((checkpoint / "springtide" / "manifests").iterdir()).unlink(),
-        r"manifests/{last:08d}\.json is gone: .* knows that batch {last} was committed, but the last manifest is that",
+        r"manifests/{last:08d}\.json is gone: .* knows that batch {last} was committed,"
+        r" but the last manifest is that of batch {before}\.",
     ),
     "an older folder springtide": (
         lambda checkpoint, backup: swap(checkpoint / "springtide", backup / "springtide"),
-        r"manifests/{last:08d}\.json is gone: .* knows that batch {last} was committed, but the last manifest is that",
+        r"manifests/{last:08d}\.json is gone: .* knows that batch {last} was committed,"
+        r" but the last manifest is that of batch {backup}\.",
     ),
     "an older folder spark": (
         lambda checkpoint, backup: swap(checkpoint / "spark", backup / "spark"),
@@ -550,16 +552,21 @@ def test_a_run_goes_on_from_its_last_batch_or_is_refused_with_the_ways_out(spark
     def go_on(**options: Any) -> None:
         st.run(counting, spark=spark, runs=tmp_path / "runs", checkpoint=checkpoint, policy="static", max_slots=2, **options)
 
+    def last_manifest() -> int:
+        return max(int(file.stem) for file in (checkpoint / "springtide" / "manifests").iterdir())
+
     go_on(batches=1)
+    backup = last_manifest()
     shutil.copytree(checkpoint, tmp_path / "backup")
     go_on(batches=3)
     shutil.copytree(checkpoint, tmp_path / "whole")
-    last = max(int(file.stem) for file in (checkpoint / "springtide" / "manifests").iterdir())  # a run may add one more
+    last = last_manifest()  # a run may add a batch before it ends
+    numbers = {"last": last, "before": last - 1, "backup": backup}
     for harm, words in RESTORED.values():
         harm(checkpoint, tmp_path / "backup")
         with pytest.raises(
             CheckpointError,
-            match=f"{words.format(last=last)}.* 1\\. put that file back from a copy; 2\\. export the state with",
+            match=f"{words.format(**numbers)}.* 1\\. put that file back from a copy; 2\\. export the state with",
         ):
             go_on()
         swap(checkpoint, tmp_path / "whole")

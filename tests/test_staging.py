@@ -192,6 +192,15 @@ def test_what_readers_moved_away_after_spark_logged_the_commit_is_theirs(crashed
     assert read(crashed.out) == []
 
 
+def test_a_batch_is_finished_if_spark_began_another_though_its_commit_was_lost(crashed: Crashed) -> None:
+    """Spark does not fsync its commits. The output is the readers', who have taken it away."""
+    for one in crashed.files:
+        one.staged.unlink()
+    crashed.case.begin(2)
+    crashed.start_again()
+    assert crashed.case.checkpoint.manifest(1) is not None, "it is not computed again"
+
+
 def test_a_file_that_is_damaged_before_the_commit_is_not_committed(tmp_path: Path) -> None:
     case = Case(tmp_path, numbers(st.sink.files(tmp_path / "out")))
     case.sinks.prepare(NO_TABLES, case.checkpoint)

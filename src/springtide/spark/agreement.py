@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from springtide.spark.begun import Begun
-from springtide.spark.logs import Entry, are_offsets, is_commit, log_offsets
+from springtide.spark.logs import COMMIT, Entry, are_offsets, is_commit, log_offsets
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def fault_of(found: Found) -> Fault | None:
 
 def mendings_of(found: Found) -> list[Mending]:
     """What to mend before Spark starts, where nothing keeps a run from going on."""
-    return [*_committed_offsets(found), *_begun_offsets(found), *_unreadable_commits(found)]
+    return [*_committed_offsets(found), *_begun_offsets(found), *_unreadable_commits(found), *_lost_commit(found)]
 
 
 def is_note_void(found: Found) -> bool:
@@ -146,6 +146,14 @@ def _unreadable_commits(found: Found) -> Iterator[Mending]:
         if not is_commit(text):
             mended = "removed" if readable is None else "written anew"
             yield Mending(f"spark/commits/{batch}", readable, f"cannot be read; it is {mended}, as the batch has a manifest")
+
+
+def _lost_commit(found: Found) -> Iterator[Mending]:
+    """Spark logs a commit before it begins the next batch, but does not fsync it. Without it, output that readers have taken
+    away since would count as damaged."""
+    if found.last >= 0 and found.last not in found.commits and (found.running in found.offsets or _is_witnessed(found)):
+        text = next((text for text in found.commits.values() if is_commit(text)), COMMIT)
+        yield Mending(f"spark/commits/{found.last}", text, "is gone; it is written anew, as Spark began another batch after it")
 
 
 # The logs of sources

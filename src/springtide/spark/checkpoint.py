@@ -379,9 +379,8 @@ class Checkpoint:
         self._manifests.remove(batch)
 
     def is_finished(self, batch: int) -> bool:
-        """Whether Spark has logged the commit of a batch, which it does once all output of the batch is published. It has, if
-        it began another one."""
-        return batch < self.begun() or batch in self.logs.numbers("commits")
+        """Whether Spark has logged the commit of a batch, which it does once all output of the batch is published."""
+        return batch in self.logs.numbers("commits")
 
     def manifest_file(self, batch: int) -> Path:
         return self._manifests.file(batch)
