@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -32,6 +33,8 @@ NAMES = ("stopped", "middle", "unpublished")
 OLDER = "older"
 MADE = "made"
 """The name of the file that says that all moments of a folder are complete."""
+REMOVALS = 50
+"""Attempts to remove the tree of a case, 0.1 s apart."""
 OPTIONS: dict[str, Any] = {"policy": "tide", "target": "60s", "max_slots": 2, "interval": 0.2}
 
 
@@ -54,7 +57,7 @@ class Moments:
 
     def put_back(self, moment: Moment) -> None:
         """The tree as it was. Files get a new time: workers recognise a state file by its path, time and size."""
-        shutil.rmtree(self.place.life, ignore_errors=True)
+        _remove(self.place.life)
         _copy(moment.copy, self.place.life)
 
 
@@ -120,6 +123,16 @@ def _copied(place: Place, batch: int, copy: Path, step: str) -> Iterator[None]:
     with mock.patch.object(Sinks, step, wrapped):
         yield
     assert copy.exists(), f"the run never came to Sinks.{step} in batch {batch}"
+
+
+def _remove(tree: Path) -> None:
+    """Tasks of the run before, which its driver no longer waits for, may write a file while the tree is removed."""
+    for _ in range(REMOVALS):
+        shutil.rmtree(tree, ignore_errors=True)
+        if not tree.exists():
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"{tree} cannot be removed: something writes into it still")
 
 
 def _copy(source: Path, target: Path) -> None:
