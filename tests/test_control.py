@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import pytest
 
 import springtide as st
+from control_rig import Rig, rig
 from springtide.control import planner
 from springtide.control.fleet import Limits
 from springtide.control.hierarchy.hierarchy import Hierarchy
-from springtide.control.loop import ControlLoop
 from springtide.control.memory import MemoryCluster
 from springtide.control.monitor import Monitor
 from springtide.control.planner import Bounds
@@ -109,16 +109,16 @@ class Memory:
 def loop_of(
     policy: Any, topology: Topology | None = None, *, max_slots: int = 8, read_limit: ReadLimit | None = None,
     trigger_s: float = 0.25, **options: Any,
-) -> tuple[ControlLoop, Steps, Memory]:  # fmt: skip
+) -> tuple[Rig, Steps, Memory]:  # fmt: skip
     clock, memory = Steps(), Memory()
-    loop = ControlLoop(
+    loop = rig(
         topology or line(), policy, bounds=Bounds(max_slots), read_limit=read_limit, trigger_s=trigger_s, interval_s=1.0,
         clock=clock, actuators=[memory], journal=memory, **options,
     )  # fmt: skip
     return loop, clock, memory
 
 
-def cycle(loop: ControlLoop, clock: Steps, seconds: float = 1.0) -> None:
+def cycle(loop: Rig, clock: Steps, seconds: float = 1.0) -> None:
     clock.now += seconds
     loop.cycle()
 
@@ -237,7 +237,7 @@ def test_what_managers_are_refused_is_recorded_with_its_reason() -> None:
     """No latency is known, so no token comes; asked for in both rounds, told in the first."""
     clock, memory = Steps(), Memory()
     policy = Hierarchy(Scripted("first 0:1 1:3"), TokenBucket(), 0.0, 0.0, 0.0)
-    loop = ControlLoop(
+    loop = rig(
         line(), policy, bounds=Bounds(8), read_limit=None, trigger_s=0.25, interval_s=1.0, clock=clock, actuators=[memory],
         journal=memory, target_s=1.0,
     )  # fmt: skip
@@ -384,7 +384,7 @@ def test_a_policy_that_fails_from_the_start_leaves_one_replica_each(caplog: pyte
 # Load shedding
 
 
-def shed(loop: ControlLoop, clock: Steps, *, rate: float, each_s: float, batches: int, trigger_s: float = 0.0) -> list[int]:
+def shed(loop: Rig, clock: Steps, *, rate: float, each_s: float, batches: int, trigger_s: float = 0.0) -> list[int]:
     """So many records come every second, and each takes so long; every batch reads all that wait, and leaves out those that
     are older than the plan says. A cycle every second, whatever batches do. Returns how many each batch kept."""
     kept: list[int] = []
@@ -400,7 +400,7 @@ def shed(loop: ControlLoop, clock: Steps, *, rate: float, each_s: float, batches
     return kept
 
 
-def _cycles(loop: ControlLoop, clock: Steps, started: float, seconds: float) -> None:
+def _cycles(loop: Rig, clock: Steps, started: float, seconds: float) -> None:
     """Time goes on, and there is a cycle at every whole second since the start."""
     until = clock.now + seconds
     while (due := started + math.floor(clock.now - started + 1e-9) + 1) <= until:
@@ -544,7 +544,7 @@ def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.Log
                 tried.set() if calls > 5 else None
                 raise OSError("unreachable")
 
-    loop = ControlLoop(
+    loop = rig(
         line(), policy, bounds=Bounds(8), read_limit=None, trigger_s=0.0, interval_s=0.001, clock=clock,
         actuators=[Broken()], journal=memory,
     )  # fmt: skip

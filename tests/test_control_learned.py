@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import springtide as st
+from control_rig import Rig, rig
 from springtide.control import planner
-from springtide.control.loop import KEEP_S, ControlLoop
+from springtide.control.decider import SAVE_EVERY_S
 from springtide.control.monitor import Monitor
 from springtide.control.planner import Bounds
 from springtide.control.switch import Fixed, Mode
@@ -126,18 +127,16 @@ class Counting:
         return {"asked": asked}, (Request("first", wanted, f"asked {asked} times"),) if wanted != has else ()
 
 
-def loop_of(
-    policy: Any, topology: Topology | None = None, max_slots: int = 8, **options: Any
-) -> tuple[ControlLoop, Steps, Memory]:
+def loop_of(policy: Any, topology: Topology | None = None, max_slots: int = 8, **options: Any) -> tuple[Rig, Steps, Memory]:
     clock, memory = Steps(), Memory()
-    loop = ControlLoop(
+    loop = rig(
         topology or line(), policy, bounds=Bounds(max_slots), read_limit=None, trigger_s=0.0, interval_s=1.0, clock=clock,
         actuators=[memory], journal=memory, **options,
     )  # fmt: skip
     return loop, clock, memory
 
 
-def cycles(loop: ControlLoop, clock: Steps, count: int, seconds: float = 1.0) -> None:
+def cycles(loop: Rig, clock: Steps, count: int, seconds: float = 1.0) -> None:
     for _ in range(count):
         clock.now += seconds
         loop.cycle()
@@ -233,11 +232,11 @@ def test_it_is_kept_every_ten_seconds_and_at_the_end() -> None:
     loop, clock, memory = loop_of(Counting())
     assert memory.kept == []
     loop, clock, memory = loop_of(Counting(), keep=(own := Memory()).keep)
-    cycles(loop, clock, int(KEEP_S) - 1)
+    cycles(loop, clock, int(SAVE_EVERY_S) - 1)
     assert own.kept == []
     cycles(loop, clock, 1)
     assert own.kept == [{"asked": 11}]
-    cycles(loop, clock, int(KEEP_S) + 3)
+    cycles(loop, clock, int(SAVE_EVERY_S) + 3)
     assert own.kept[1:] == [{"asked": 21}]
     loop.stop()
     assert own.kept[-1] == loop.learned == {"asked": 24}

@@ -22,7 +22,6 @@ from springtide.control.hierarchy import Hierarchy
 from springtide.control.hierarchy.executors import ExecutorGrants
 from springtide.control.hierarchy.gathering import gathered, whole
 from springtide.control.hierarchy.local import local_views
-from springtide.control.hierarchy.refusals import refused
 from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import Rate
@@ -36,7 +35,7 @@ from springtide.policy.grant.budget import Budget
 from springtide.policy.grant.token_bucket import TokenBucket
 from springtide.policy.guard.bounds import Bounds
 from springtide.policy.guard.guarded import Guarded
-from springtide.policy.scale import State
+from springtide.policy.scale import State, refusals
 from springtide.policy.scale.model_based import ModelBased
 from springtide.policy.scale.q_learning import QLearning
 from springtide.policy.scale.static import Static
@@ -373,7 +372,7 @@ def told(policy: Any, *shown: Snapshot, state: State | None = None) -> tuple[Sta
     state, found = policy.initial() if state is None else state, []
     for one in shown:
         state, _ = policy.decide(state, one, RNG)
-        new = refused(policy, json.loads(json.dumps(state)))
+        new = refusals(policy, json.loads(json.dumps(state)))
         found.append([(entry["refused"]["manager"], entry["reason"]) for entry in new])
     return state, found
 
@@ -431,7 +430,7 @@ def test_of_many_refusals_some_are_told_now_and_the_others_next() -> None:
 
 
 def test_who_has_no_managers_is_refused_nothing() -> None:
-    assert refused(Static(), {"refused": "something of its own"}) == []
+    assert refusals(Static(), {"refused": "something of its own"}) == []
 
 
 def test_a_budget_holds_for_all_operators_together() -> None:

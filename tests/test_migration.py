@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from control_rig import Rig, rig
 from springtide.control.fleet import Limits
 from springtide.control.hierarchy import Hierarchy
-from springtide.control.loop import ControlLoop
 from springtide.control.memory import MemoryCluster
 from springtide.control.plane.served import Served
 from springtide.control.plane.spec import Spec
@@ -360,7 +360,7 @@ class World:
     """The clock, what is measured, and the record of a loop with executors."""
 
     cluster: MemoryCluster
-    loop: ControlLoop
+    loop: Rig
     decisions: list[Any]
     shown: Snapshot
     now: float = 0.0
@@ -391,7 +391,7 @@ class World:
 def world(policy: Any, grant: GrantPolicy | None = None, begin: int = 2, hosts: Sequence[str] = "ab", **options: Any) -> World:
     made = World.__new__(World)
     made.now, made.decisions, made.shown = 0.0, [], on_hosts()
-    made.loop = ControlLoop(
+    made.loop = rig(
         crowded().topology, policy, bounds=Bounds(8), read_limit=None, trigger_s=0.0, interval_s=1.0, clock=made.clock,
         actuators=[made], journal=made, monitor=made, target_s=0.25, grant=grant, **options,
     )  # fmt: skip

@@ -25,10 +25,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from control_rig import Rig, rig
 from plane_policies import GO, MOOD, NONSENSE, wanted
 from springtide.bench.decisions import snapshots as large
 from springtide.control.hierarchy.hierarchy import Hierarchy
-from springtide.control.loop import ControlLoop
 from springtide.control.plane import child as children
 from springtide.control.plane.child import Child, Lost
 from springtide.control.plane.remote import Patience, PolicyFailed, RemotePolicy
@@ -319,7 +319,7 @@ def test_a_process_forgets_a_state_that_it_cannot_go_on_from(made: Made) -> None
     remote = made(Spec("flink", {}, (), ("first",)), CALM)
     with pytest.raises(PolicyFailed, match="TypeError"):
         remote.decide({"marks": 5}, snapshot(1), RNG)
-    remote.begin_anew()
+    remote.forget()
     for number in (2, 3):
         remote.decide({"marks": 5}, snapshot(number), RNG)
     assert len((remote.close() or {})["marks"]) == 2
@@ -330,14 +330,14 @@ def test_a_process_forgets_a_state_that_it_cannot_go_on_from(made: Made) -> None
 def test_what_managers_are_refused_comes_with_the_answers_once(guards: tuple[str, ...], made: Made) -> None:
     """Three replicas are asked for in every second; a run without a target has no tokens."""
     remote = made(Spec("static", {"degree": 3}, guards, ("first",), grant="token-bucket"), CALM)
-    assert remote.refusals() == []
+    assert remote.refusals({}) == []
     for number in (1, 2, 3):
         assert remote.decide(remote.initial(), snapshot(number), RNG)[1] == ()
-    (entry,) = remote.refusals()
+    (entry,) = remote.refusals({})
     assert entry["reason"] == "no H token: the run has no target"
     assert entry["refused"]["manager"] == "operator first"
     assert entry["refused"]["action"] == {"kind": "scale-out", "operator": "first", "before": 1, "after": 3, "nodes": []}
-    assert remote.refusals() == []
+    assert remote.refusals({}) == []
 
 
 def test_what_was_learned_before_is_where_it_begins(tmp_path: Path, made: Made) -> None:
@@ -662,9 +662,9 @@ def test_no_process_outlives_a_driver_that_was_killed(mood: str, hang_s: int, tm
 # The whole loop
 
 
-def loop_of(policy: Any, interval_s: float = 1.0, **more: Any) -> tuple[ControlLoop, Memory]:
+def loop_of(policy: Any, interval_s: float = 1.0, **more: Any) -> tuple[Rig, Memory]:
     memory = Memory()
-    loop = ControlLoop(
+    loop = rig(
         line(), policy, bounds=Bounds(8), read_limit=None, trigger_s=0.0, interval_s=interval_s, clock=time.monotonic,
         actuators=[memory], journal=memory, **more,
     )  # fmt: skip

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import springtide as st
+from control_rig import rig
 from springtide.cli.control import control
-from springtide.control.loop import ControlLoop
 from springtide.control.planner import Bounds
 from springtide.control.switch import FILE, FileSwitch, Fixed, Mode, read, write
 from springtide.errors import OptionError
@@ -158,7 +158,7 @@ def test_while_it_is_off_shards_stay_where_they_are(tmp_path: Path) -> None:
     keyed = st.source.generate(lambda draw: Key(draw.index), rate=1, schema=Key).key_by("key")
     topology = keyed.count(name="count", shards=4, parallelism=2).to(st.sink.discard()).named("counts")
     clock, memory, file = Steps(), Memory(), tmp_path / FILE
-    loop = ControlLoop(
+    loop = rig(
         topology, Scripted("* 0:2"), bounds=Bounds(8), read_limit=None, trigger_s=0.25, interval_s=1.0,
         clock=clock, actuators=[memory], journal=memory, switch=FileSwitch(file),
     )  # fmt: skip
@@ -180,7 +180,7 @@ def test_while_it_is_off_shards_stay_where_they_are(tmp_path: Path) -> None:
 def test_the_loop_obeys_the_switch_and_records_it(tmp_path: Path) -> None:
     """At 1 s the script wants 3, at 3 s 2, at 5 s 4, at 7 s 5; off from 3 to 4 s, dry from 5 to 6 s."""
     clock, memory, file = Steps(), Memory(), tmp_path / FILE
-    loop = ControlLoop(
+    loop = rig(
         line(), Scripted("first 0:1 1:3 3:2 5:4 7:5"), bounds=Bounds(8), read_limit=None, trigger_s=0.25, interval_s=1.0,
         clock=clock, actuators=[memory], journal=memory, switch=FileSwitch(file),
     )  # fmt: skip

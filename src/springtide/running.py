@@ -20,12 +20,18 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from springtide.control.decider import Decider, InThread
+from springtide.control.executors import Executors
 from springtide.control.fleet import Limits
+from springtide.control.intake import Intake
 from springtide.control.loop import ControlLoop
+from springtide.control.monitor import Monitor
 from springtide.control.plane.remote import Patience, RemotePolicy
 from springtide.control.plane.spec import Spec, make
 from springtide.control.planner import Bounds
+from springtide.control.plans import Goals, Plans, World
 from springtide.control.routing import Routing
+from springtide.control.sharding import Sharding
 from springtide.control.switch import FILE, FileSwitch, Mode
 from springtide.errors import OptionError, RunError, SetupError, SpringtideError, TopologyError, nearest
 from springtide.model.duration import seconds
@@ -161,19 +167,23 @@ def run(
     stop = stop or threading.Event()
     totals, trace = Totals(topology, grouping, target_s), Trace()
     journal = _Journal(folder, totals, trace)
-    control = RemotePolicy(spec, Patience.of(interval_s)) if spec.movable else scaler.policy
     switch = FileSwitch(folder.path / FILE, Mode.DRY_RUN if dry_run else Mode.ON)
+    decider = Decider(
+        RemotePolicy(spec, Patience.of(interval_s)) if spec.movable else InThread(scaler.policy), record=journal.decision,
+        clock=time.monotonic, seed=seed, state=scaler.state or _recalled(held, scaler.policy, names), switch=switch,
+        save=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
+    )  # fmt: skip
     try:
         hashing = hashing_mark(routing_seed(held.secret()))
-        routing = Routing(topology, groupings, held.editions, time.monotonic, hashing=hashing)
-        loop = ControlLoop(
-            topology, control, bounds=bounds, trigger_s=trigger_s, interval_s=interval_s,
-            read_limit=ReadLimit(target_s) if target_s is not None else None, clock=time.monotonic,
-            actuators=[spark_driver.SourceActuator(held, topology)], journal=journal, routing=routing, seed=seed,
-            target_s=target_s, learned=scaler.state or _recalled(held, scaler.policy, names), switch=switch, shedding=shedding,
-            keep=lambda state: held.remember("policy", {"policy": repr(scaler.policy), "state": state}),
-            grant=None if grant is None else named("grant", grant), sharder=sharder,
+        routing = Routing(topology, groupings, held.editions, hashing=hashing)
+        managed = Executors(time.monotonic, journal.decision, None if grant is None else named("grant", grant))
+        plans = Plans(
+            topology, Goals(bounds, target_s, trigger_s, interval_s), decider,
+            World(Monitor(topology), journal, managed, [spark_driver.SourceActuator(held, topology)]),
+            intake=Intake(ReadLimit(target_s) if target_s is not None else None, shedding, trigger_s), routing=routing,
+            sharding=Sharding(topology, sharder),
         )  # fmt: skip
+        loop = ControlLoop(plans, decider, time.monotonic, interval_s)
 
         def new_session() -> Any:
             if spark is not None:
@@ -194,9 +204,9 @@ def run(
             caching = bool(topology.stateful) and store.is_uri(held.state_root())
             cluster = clusters.cluster_of(session, elastic)
             employed.callback(cluster.close)
-            loop.employ(cluster, limits, elastic, caching)
+            managed.employ(cluster, limits, elastic, caching)
 
-        driver = spark_driver.Driver(topology, held, loop, groupings, new_session, stop, opened=opened, state=state,
+        driver = spark_driver.Driver(topology, held, plans, groupings, new_session, stop, opened=opened, state=state,
                                      stall_after_s=stall_after_s)  # fmt: skip
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),
                           "policy": policy, "settings": dict(settings or {}), "guards": list(guards), "dry_run": dry_run,
@@ -219,16 +229,15 @@ def run(
         if floor is not None:
             held.remember("floor", {"floor_s": floor})
     finally:
-        if isinstance(control, RemotePolicy):
-            control.close()
+        decider.close()
         held.release()
     summary = totals.document(policy, str(folder.path))
     summary["restarts"] = outcome.restarts
     summary["ended"] = str(outcome.ended)
     summary["open"] = None if outcome.open is None else {name: one.to_json() for name, one in outcome.open.items()}
     summary["given_up_batch"] = outcome.given_up
-    summary["control_restarts"] = control.restarts if isinstance(control, RemotePolicy) else 0
-    seen = loop.fleet.executor_seconds if loop.fleet else 0.0
+    summary["control_restarts"] = decider.restarts
+    seen = managed.fleet.executor_seconds if managed.fleet else 0.0
     summary["executor_seconds"] = round(seen, 1) or None  # in one process there are none
     summary["violation_ratio"] = totals.violation_ratio
     folder.write_summary(summary)

@@ -33,7 +33,7 @@ import psutil
 
 import springtide as st
 from springtide import running
-from springtide.control.loop import ControlLoop
+from springtide.control.plans import Plans
 from springtide.errors import WRONG_USE, SpringtideError
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
@@ -194,14 +194,14 @@ class Position(st.Processor):
 
 def restless(settings: Settings) -> None:
     """Another width of the stateful operator, and another task for every shard, in every batch."""
-    original, rng = ControlLoop.current, random.Random(os.getpid())
+    original, rng = Plans.current, random.Random(os.getpid())
 
-    def current(loop: ControlLoop) -> Plan:
+    def current(loop: Plans) -> Plan:
         plan, width = original(loop), rng.randint(1, settings.max_slots)
         shards = tuple(rng.randrange(width) for _ in range(SHARDS))
         return replace(plan, widths={**plan.widths, "position": width}, shards={"position": shards})
 
-    ControlLoop.current = current  # type: ignore[method-assign, assignment]
+    Plans.current = current  # type: ignore[method-assign, assignment]
 
 
 @dataclass(frozen=True)

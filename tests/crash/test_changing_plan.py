@@ -18,6 +18,7 @@ import springtide as st
 from crash.job import fixed_limit
 from springtide import running
 from springtide.control.loop import ControlLoop
+from springtide.control.plans import Plans
 from springtide.model.generated import draws
 from springtide.model.plan import Plan, Request
 from springtide.model.snapshot import Snapshot
@@ -85,14 +86,15 @@ class Restless:
 
 @pytest.mark.spark
 def test_a_new_plan_before_every_batch(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decided_before = ControlLoop.current
+    in_force, loops = Plans.current, list[ControlLoop]()
 
-    def decide_now(loop: ControlLoop) -> Plan:
+    def decide_now(plans: Plans) -> Plan:
         """Have the control loop decide whenever a batch asks for its plan, rather than by the clock."""
-        loop.cycle()
-        return decided_before(loop)
+        loops[0].cycle()
+        return in_force(plans)
 
-    monkeypatch.setattr(ControlLoop, "current", decide_now)
+    monkeypatch.setattr(ControlLoop, "start", lambda loop: loops.append(loop))
+    monkeypatch.setattr(Plans, "current", decide_now)
     monkeypatch.setattr(running, "ReadLimit", fixed_limit(BATCH_RECORDS))
     words = st.source.generate(make, rate=1e6, seed=3, limit=BATCHES * BATCH_RECORDS)
     counted = words.map(read).key_by("key").map(count, name="by-key").map(count, name="in-turn", grouping="round-robin")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from springtide.model.executor import Executor
-from springtide.model.plan import Plan
+from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
 from springtide.policy.group import Route
+from springtide.policy.scale import State
 
 Clock = Callable[[], float]
 """Seconds, never going back; handed in, so that tests and simulators step it."""
@@ -28,6 +31,48 @@ class Control(Protocol):
 
     def report(self, report: BatchReport) -> None:
         """What a batch did, handed over when it is committed."""
+        ...
+
+
+class Planning(Protocol):
+    """What the control loop does with a decision: it measures, makes a plan of what was requested, and puts it in force."""
+
+    def measure(self, at: float, interval_s: float) -> Snapshot | None:
+        """What happened since the last time, ``at`` seconds after the start; None when there is nothing new to decide on."""
+        ...
+
+    def next_plan(self, snapshot: Snapshot, requests: Sequence[Request]) -> Plan: ...
+
+    def adopt(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
+        """Put a plan in force, carry it out and record it."""
+        ...
+
+
+class PolicyHost(Protocol):
+    """Where a policy decides: in the thread that asks, or in a process of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def restarts(self) -> int:
+        """How often its process was started again."""
+        ...
+
+    def initial(self) -> State: ...
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]: ...
+
+    def refusals(self, state: State) -> list[Mapping[str, Any]]:
+        """What guards and managers newly refused in the decision that left this state."""
+        ...
+
+    def forget(self) -> None:
+        """Begin the next decision without what was learned."""
+        ...
+
+    def close(self) -> State | None:
+        """End its process; returns what the policy learned, where the process has it."""
         ...
 
 

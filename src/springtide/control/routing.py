@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Routing:
     """The groupings of one run that learn, and what they know."""
 
     def __init__(
-        self, topology: Topology, groupings: Mapping[str, Grouping], store: Store | None, clock: Clock, *,
+        self, topology: Topology, groupings: Mapping[str, Grouping], store: Store | None, clock: Clock = time.monotonic, *,
         wait: bool = False, keys: Mapping[str, tuple[str, ...]] | None = None, hashing: str = "",
     ) -> None:  # fmt: skip
         """``wait``: learn before ``report`` returns, as a simulator wants; ``keys``: instead of the topology's; ``hashing``:

@@ -136,6 +136,7 @@ class Snapshot(_Measured):
     ``trigger_s``: the time between two batches, 0 or None where none is set. ``starting_s``: how long a replica takes to come.
     ``pause_s``: how long a change of degrees stops the operators; not at all on Spark.
     ``there``: slots for which nothing has to start, where executors come and go.
+    ``batch_overhead_s``: what a batch takes beside its work, which no replica shortens, where that was measured.
     """
 
     at: float
@@ -154,6 +155,7 @@ class Snapshot(_Measured):
     starting_s: float | None = None
     pause_s: float | None = None
     there: int | None = None
+    batch_overhead_s: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,10 +11,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from springtide.control.decider import Decider, InThread
+from springtide.control.executors import Executors
 from springtide.control.fleet import Limits
+from springtide.control.intake import Intake
 from springtide.control.loop import ControlLoop
 from springtide.control.memory import MemoryCluster
+from springtide.control.monitor import Monitor
 from springtide.control.planner import Bounds
+from springtide.control.plans import Goals, Plans, World
 from springtide.control.routing import Routing
 from springtide.model.plan import Request
 from springtide.model.report import BatchReport, held, latency_of, mean_max, violation_ratio
@@ -64,18 +69,21 @@ def run(setup: Setup) -> Outcome:
     engine = MicroBatches(model, setup.groupings, setup.constants, setup.max_slots, setup.seed, setup.records, setup.begin_s)
     keys = {operator.name: LEARNED_BY for operator in model.operators}
     routing = Routing(model.topology, setup.groupings, None, clock, wait=True, keys=keys)
-    loop = ControlLoop(
-        model.topology, Starting(setup.policy or Unchanged(), setup.degrees), bounds=Bounds(setup.max_slots),
-        read_limit=None if setup.target_s is None else ReadLimit(setup.target_s), trigger_s=setup.trigger_s,
-        interval_s=setup.interval_s, clock=clock, actuators=[], journal=journal, routing=routing, seed=setup.seed,
-        target_s=setup.target_s, starting_s=setup.starting_s, learned=setup.learned, grant=setup.grant,
-    )  # fmt: skip
-
-    if setup.starting_s > 0:  # executors that take so long to come; at first all are there, as on a cluster of Spark's
-        executors = MemoryCluster(clock, setup.starting_s)
+    read_limit = None if setup.target_s is None else ReadLimit(setup.target_s)
+    goals = Goals(Bounds(setup.max_slots), setup.target_s, setup.trigger_s, setup.interval_s, setup.starting_s)
+    host = InThread(Starting(setup.policy or Unchanged(), setup.degrees))
+    decider = Decider(host, record=journal.decision, clock=clock, seed=setup.seed, state=setup.learned)
+    executors = Executors(clock, journal.decision, setup.grant)
+    world = World(Monitor(model.topology), journal, executors)
+    plans = Plans(
+        model.topology, goals, decider, world, intake=Intake(read_limit, None, setup.trigger_s, clock), routing=routing
+    )
+    loop = ControlLoop(plans, decider, clock, setup.interval_s)
+    if setup.starting_s > 0:  # executors that take this long to start; at first all are there, as on a cluster of Spark's
+        cluster = MemoryCluster(clock, setup.starting_s)
         for _ in range(setup.max_slots):
-            executors.add()
-        loop.employ(executors, Limits(1, setup.max_slots), elastic=True)
+            cluster.add()
+        executors.employ(cluster, Limits(1, setup.max_slots), elastic=True)
     cycles = itertools.count(1)
     due = setup.begin_s + setup.interval_s
 
@@ -90,17 +98,17 @@ def run(setup: Setup) -> Outcome:
         if setup.progress is not None:
             setup.progress(now, setup.end)
 
-    engine.run(loop, setup.end, tick)
+    engine.run(plans, setup.end, tick)
     measured = {
         **metrics(journal.reports, setup.begin_s, setup.target_s),
-        "executor_seconds": None if loop.fleet is None else loop.fleet.executor_seconds,
-        "policy_failures": loop.failures,
-        "policy_failure": loop.first_failure,
+        "executor_seconds": None if executors.fleet is None else executors.fleet.executor_seconds,
+        "policy_failures": decider.failures,
+        "policy_failure": decider.first_failure,
         "constants": to_json(setup.constants),
         "operators": [_operator(operator.name, journal.reports) for operator in model.topology.scalable],
     }
     reports = tuple(journal.reports)
-    return Outcome(measured, tuple(journal.snapshots), tuple(journal.decisions), reports=reports, learned=loop.learned)
+    return Outcome(measured, tuple(journal.snapshots), tuple(journal.decisions), reports=reports, learned=decider.state)
 
 
 @dataclass

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from springtide.control.decider import Decider, InThread
+from springtide.control.executors import Executors
 from springtide.control.loop import ControlLoop
 from springtide.control.planner import Bounds
+from springtide.control.plans import Goals, Plans, World
 from springtide.sim.control import SimulatedCluster, Starting
 from springtide.sim.engine import Engine
 from springtide.sim.measure import Ledger, metrics
@@ -28,12 +31,8 @@ def run(setup: Setup) -> Outcome:
         ledger.set_replicas(0.0, sum(station.active for station in engine.stations.values()))
         _run(engine, cluster, end, lambda: None, math.inf, setup.progress)
     else:
-        loop = ControlLoop(
-            model.topology, Starting(setup.policy, setup.degrees), bounds=Bounds(setup.max_slots), read_limit=None,
-            trigger_s=0.0, interval_s=setup.interval_s, clock=cluster.clock, actuators=[cluster], journal=cluster,
-            monitor=cluster, seed=setup.seed, target_s=setup.target_s, starting_s=setup.starting_s,
-            pause_s=None if setup.reconfiguration.kind == "none" else setup.reconfiguration.seconds, learned=setup.learned,
-        )  # fmt: skip
+        pause_s = None if setup.reconfiguration.kind == "none" else setup.reconfiguration.seconds
+        loop, decider = _controlled(setup, cluster, pause_s)
         _run(engine, cluster, end, loop.cycle, setup.interval_s, setup.progress)
     for station in engine.stations.values():
         station.take_counts()
@@ -41,8 +40,20 @@ def run(setup: Setup) -> Outcome:
     measured = metrics(engine, ledger, engine.now, setup.target_s)
     if setup.policy is None:
         return Outcome(measured, tuple(cluster.snapshots), tuple(cluster.decisions), latencies)
-    told = {**measured, "policy_failures": loop.failures, "policy_failure": loop.first_failure}
-    return Outcome(told, tuple(cluster.snapshots), tuple(cluster.decisions), latencies, learned=loop.learned)
+    told = {**measured, "policy_failures": decider.failures, "policy_failure": decider.first_failure}
+    return Outcome(told, tuple(cluster.snapshots), tuple(cluster.decisions), latencies, learned=decider.state)
+
+
+def _controlled(setup: Setup, cluster: SimulatedCluster, pause_s: float | None) -> tuple[ControlLoop, Decider]:
+    """The control loop of a run, whose world is the simulated cluster."""
+    topology, clock = setup.model.topology, cluster.clock
+    goals = Goals(Bounds(setup.max_slots), setup.target_s, 0.0, setup.interval_s, starting_s=setup.starting_s, pause_s=pause_s)
+    assert setup.policy is not None
+    host = InThread(Starting(setup.policy, setup.degrees))
+    decider = Decider(host, record=cluster.decision, clock=clock, seed=setup.seed, state=setup.learned)
+    world = World(cluster, cluster, Executors(clock, cluster.decision), (cluster,))
+    plans = Plans(topology, goals, decider, world)
+    return ControlLoop(plans, decider, clock, setup.interval_s), decider
 
 
 def _run(

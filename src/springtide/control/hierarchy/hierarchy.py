@@ -115,6 +115,10 @@ class Hierarchy:
         state, verdicts = self._judged(state, proposals, snapshot, watch)
         return {**state, "failing": watch.failing}, _requests(verdicts)
 
+    def refusals(self, state: State) -> list[Mapping[str, Any]]:
+        """What the application's manager newly refused."""
+        return list(state["refused"])
+
     def _measured(self, state: State, snapshot: Snapshot, held: bool) -> tuple[State, Snapshot | None]:
         """What managers of operators and nodes see, when they are to be asked; else it is gathered, or held back."""
         now = state["application"]["clock"]

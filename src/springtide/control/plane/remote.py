@@ -140,12 +140,12 @@ class RemotePolicy:
             raise PolicyFailed(error)
         return known, _together(answers)
 
-    def begin_anew(self) -> None:
+    def forget(self) -> None:
         """Have the process forget what it was begun with, before its next decision."""
         with self._changed:
             self._state, self._rng, self._anew = self._policy.initial(), None, True
 
-    def refusals(self) -> list[Mapping[str, Any]]:
+    def refusals(self, state: State) -> list[Mapping[str, Any]]:
         """What guards and managers newly refused since the last call: ``{"refused": the proposal, "reason": …}`` each."""
         with self._changed:
             found = list(self._refusals)

@@ -24,11 +24,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from springtide.control.hierarchy.refusals import refused
 from springtide.control.plane.spec import Spec, make
 from springtide.control.plane.wire import decoded, encoded
 from springtide.model.snapshot import Snapshot
-from springtide.policy.scale import ScalePolicy, State, decided
+from springtide.policy.scale import ScalePolicy, State, decided, refusals
 
 ALONE_S = 5.0
 """So much after its driver should have ended it, a process that hangs ends by itself. Where a policy keeps the interpreter
@@ -72,7 +71,7 @@ class Served:
 
     def _decide(self, snapshot: Snapshot) -> dict[str, Any]:
         self._state, requests = decided(self._policy, self._state, snapshot, self._rng)
-        return {"requests": [one.to_json() for one in requests], "refused": refused(self._policy, self._state)}
+        return {"requests": [one.to_json() for one in requests], "refused": refusals(self._policy, self._state)}
 
 
 def main() -> None:

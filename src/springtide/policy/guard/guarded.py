@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from springtide.model.snapshot import Snapshot
 from springtide.policy.guard import Guard
 from springtide.policy.guard.shared import clock
 from springtide.policy.guard.vetoes import Veto, told, vetoes
-from springtide.policy.scale import ChecksOperators, ScalePolicy, State, check
+from springtide.policy.scale import ChecksOperators, ScalePolicy, State, check, refusals
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class Guarded:
         now = clock({"clock": state.get("clock", 0.0)}, snapshot)
         new, holding = told(state.get("holding", {}), found, requests, now)
         return {"policy": policy, "guards": guards, "clock": now, "holding": holding, "told": new}, requests
+
+    def refusals(self, state: State) -> list[Mapping[str, Any]]:
+        """What its guards newly held back, and what managers behind them refused."""
+        return [*state.get("told", ()), *refusals(self.policy, state["policy"])]
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when the policy or a guard names an operator that does not exist."""

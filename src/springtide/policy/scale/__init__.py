@@ -14,6 +14,12 @@ State = Mapping[str, Any]
 """What a policy has learned: whatever JSON can carry, so that it survives a restart."""
 
 
+class Decides(Protocol):
+    """What ``decided`` asks: a policy, or what hosts one."""
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]: ...
+
+
 class ScalePolicy(Protocol):
     """Turns what was measured into what is wanted, the same in the simulator and on Spark.
 
@@ -34,9 +40,7 @@ class ScalePolicy(Protocol):
         ...
 
 
-def decided(
-    policy: ScalePolicy, state: State, snapshot: Snapshot, rng: np.random.Generator
-) -> tuple[State, tuple[Request, ...]]:
+def decided(policy: Decides, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
     """A decision that can be used; ValueError or TypeError of nonsense, so that what was learned with it is dropped."""
     learned, requests = policy.decide(state, snapshot, rng)
     if not isinstance(learned, Mapping):
@@ -45,6 +49,19 @@ def decided(
     if strange := [one for one in wanted if not isinstance(one, Request)]:
         raise TypeError(f"{strange[0]!r} is no request")
     return learned, tuple(request.checked(known) for request in wanted)
+
+
+def refusals(policy: ScalePolicy, state: State) -> list[Mapping[str, Any]]:
+    """What guards and managers newly refused in the decision that left this state: ``{"refused": the wish, "reason": …}`` each.
+
+    A policy that refuses requests has a method ``refusals``; others refuse nothing.
+
+    >>> from springtide.policy.scale.static import Static
+    >>> refusals(Static(), {})
+    []
+    """
+    report = getattr(policy, "refusals", None)
+    return [] if report is None else list(report(state))
 
 
 def changes(snapshot: Snapshot, wanted: Mapping[str, tuple[int, str]]) -> tuple[Request, ...]:

@@ -107,7 +107,7 @@ class Tide:
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not snapshot.interval_s > 0:
             return state, ()
-        target_s = snapshot.target_s or DEFAULT_TARGET_S
+        target_s = replay.reachable(snapshot.target_s or DEFAULT_TARGET_S, snapshot.batch_overhead_s)
         theta = shares(state.get("shares", {}), snapshot)
         costs = _smoothed(state.get("costs", {}), snapshot)
         waits = uneven.followed(state.get("waits", {}), snapshot, target_s)

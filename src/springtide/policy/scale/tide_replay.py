@@ -27,6 +27,14 @@ LEAST_USABLE = 0.5
 """Where the fixed part of batches leaves no room for the target, batches get longer, until half of their time is work."""
 
 
+def reachable(target_s: float, batch_overhead_s: float | None) -> float:
+    """The target to plan with. With less than half of a batch's planned time left for work, tide would ask for several times
+    the replicas that the work takes, or give up; so the target is at least 4.6 times the fixed part of a batch. Planned with
+    ``ROOM``, records then take 3 times the fixed part.
+    """
+    return max(target_s, BATCH_LATENCY / (ROOM * LEAST_USABLE) * (batch_overhead_s or 0.0))
+
+
 class Graph(NamedTuple):
     """The operators of which enough is known."""
 

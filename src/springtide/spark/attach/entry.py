@@ -11,11 +11,10 @@ from weakref import WeakValueDictionary
 from springtide.control.fleet import Limits
 from springtide.control.ports import Clock
 from springtide.errors import OptionError, SetupError
-from springtide.policy.chosen import Chosen
 from springtide.spark import clusters, internals
 from springtide.spark.attach import options as asked
 from springtide.spark.attach.attachment import Attachment
-from springtide.spark.attach.deciding import deciding
+from springtide.spark.attach.deciding import hosted
 from springtide.spark.attach.goal import Goal
 from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
@@ -57,8 +56,8 @@ def begin(query: Any, given: Mapping[str, Any], clock: Clock) -> Attachment:
         goal = _goal(session, conf, options, watched.trigger_s(), attached.executors)
         if earlier is not None:
             earlier.detach()
-        decides = Chosen(deciding(asked.spec(options, watched.name), scaler.policy), scaler.state)
-        made = Attachment(watched, decides, attached.executors, goal, clock, key, automatic=not given)
+        host = hosted(asked.spec(options, watched.name), scaler.policy)
+        made = Attachment(watched, host, attached.executors, goal, clock, key, automatic=not given, state=scaler.state)
         attached.by_query[key] = made
         return made.start()
 

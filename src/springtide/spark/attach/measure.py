@@ -10,15 +10,10 @@ import numpy as np
 from springtide.model.plan import Plan
 from springtide.model.report import Latency, latency_of
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, Snapshot, SourceSnapshot
-from springtide.policy.scale.tide_replay import BATCH_LATENCY, ROOM
 from springtide.spark.attach.batches import Batch
 
 SOURCE = "input"
 """The name of all sources of the query together."""
-REACH = BATCH_LATENCY / (ROOM * 0.5)
-"""No policy is told of a target shorter than this many times the fixed part of a batch, 5.8: with less than half of a batch's
-planned time left for work, it would ask for several times the executors that the work takes, or give up. Planned with
-``ROOM``, records then take 3 times the fixed part."""
 QUANTILES = tuple((part + 0.5) / 10 for part in range(10))
 
 
@@ -47,8 +42,8 @@ def snapshot(
         at, covered, Plan({name: degree}, there, {name: operator.width}, trigger_s=trigger_s), (operator,),
         batches=tuple((batch.rows, batch.duration_s) for batch in done), rate=rate, backlog=backlog,
         latency=latency(batches, trigger_s), sources=(SourceSnapshot(SOURCE, rows, _by_second(batches)),),
-        nodes=nodes, target_s=max(target_s, REACH * fixed_s(done, there)), slots=most, trigger_s=trigger_s,
-        starting_s=starting_s, there=there,
+        nodes=nodes, target_s=target_s, slots=most, trigger_s=trigger_s, starting_s=starting_s, there=there,
+        batch_overhead_s=fixed_s(done, there),
     )  # fmt: skip
 
 

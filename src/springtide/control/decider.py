@@ -1,0 +1,185 @@
+"""A policy in charge: the decider asks it, and owns everything around the question.
+
+That is the policy's state and randomness, the process it runs in, its failures, the refusals of its guards and managers, the
+switch between on, dry run and off, and what is saved of it. Whatever a policy does, a decision is a list of valid requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from springtide.control.ports import Clock, PolicyHost
+from springtide.control.switch import Fixed, Mode, Switch
+from springtide.model.plan import Request
+from springtide.model.request import Action, Migrate
+from springtide.model.snapshot import Snapshot
+from springtide.policy import scale
+from springtide.policy.scale import ScalePolicy, State, decided
+
+log = logging.getLogger("springtide.control")
+
+SAVE_EVERY_S = 10.0
+"""Seconds between two saves of a policy's state. A crash loses at most what the policy learned in this time."""
+
+
+class InThread:
+    """Hosts a policy in the thread that asks it."""
+
+    restarts = 0
+
+    def __init__(self, policy: ScalePolicy) -> None:
+        self._policy, self.name = policy, str(getattr(policy, "name", "?"))
+
+    def initial(self) -> State:
+        return self._policy.initial()
+
+    def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
+        return self._policy.decide(state, snapshot, rng)
+
+    def refusals(self, state: State) -> list[Mapping[str, Any]]:
+        return scale.refusals(self._policy, state)
+
+    def forget(self) -> None:
+        """The state is the caller's."""
+
+    def close(self) -> State | None:
+        return None
+
+
+class Decider:
+    """Turns snapshots into requests. ``record`` gets an entry for each refusal, switch and dry-run decision.
+
+    ``state``: the policy's state from an earlier run; ``save`` gets its state every ``SAVE_EVERY_S`` seconds and at the end.
+    ``subject``: a prefix of log lines that names what the policy decides about.
+    """
+
+    def __init__(
+        self, host: PolicyHost, *, record: Callable[[Mapping[str, object]], None], clock: Clock, seed: int = 0,
+        state: State | None = None, save: Callable[[State], None] | None = None, switch: Switch | None = None,
+        subject: str = "",
+    ) -> None:  # fmt: skip
+        self._host, self._record, self._clock, self._subject = host, record, clock, subject
+        self._rng = np.random.default_rng(seed)
+        self._state = state
+        self._restored = state is not None  # and not yet used on a measurement
+        self._save, self._saved_at = save, clock()
+        self._switch = switch or Fixed()
+        self.mode = self._switch.mode()
+        self._dry_run_wish: tuple[Mapping[str, int], list[str]] = {}, []
+        self.requested: tuple[Request, ...] = ()  # what the policy asked for last, also in a dry run
+        self.failing = False  # whether the last decision failed
+        self.failures = 0
+        self.first_failure: str | None = None
+
+    @property
+    def state(self) -> State | None:
+        """What the policy has learned; None before it was first asked."""
+        return self._state
+
+    @property
+    def restarts(self) -> int:
+        """How often the policy's process was started again."""
+        return self._host.restarts
+
+    def look_at_switch(self, at: float) -> Mode:
+        """Read the mode, and record a change of it."""
+        mode, before = self._switch.mode(), self.mode
+        if mode is not before:
+            log.warning("%scontrol is switched from %s to %s", self._subject, before, mode)
+            self._record({"control": mode, "at_s": round(at, 3), "reason": f"switched from {before}"})
+            self.mode, self._dry_run_wish = mode, ({}, [])
+        return mode
+
+    def decide(self, snapshot: Snapshot) -> tuple[Request, ...]:
+        """Ask the policy. A policy that fails requests nothing; a dry run records its requests, and returns none."""
+        requests = self.requested = self._ask(snapshot)
+        if self.mode is Mode.DRY_RUN:
+            self._record_dry_run(requests, snapshot)
+            return ()
+        return requests
+
+    def save_if_due(self) -> None:
+        if self._clock() - self._saved_at >= SAVE_EVERY_S:
+            self._save_state()
+
+    def close(self) -> None:
+        """End the policy's process, and save what it learned last."""
+        self._state = self._host.close() or self._state
+        self._save_state()
+        self._save = None
+
+    def _ask(self, snapshot: Snapshot) -> tuple[Request, ...]:
+        try:
+            before = self._host.initial() if self._state is None else self._state
+            self._state, requests = decided(self._host, before, snapshot, self._rng)
+            self._restored = self._restored and snapshot.rate is None  # without a measurement little of the state is used
+            self._record_refusals(self._state, snapshot)
+        except Exception as error:  # a policy is anybody's code; whatever it raises must not reach the data flow
+            if self._restored:
+                self._discard_state(error)
+                return self._ask(snapshot)
+            self.failures += 1
+            self.first_failure = self.first_failure or repr(error)
+            if not self.failing:
+                log.exception("%spolicy %s failed; the last plan stays in force", self._subject, self._host.name)
+            self.failing = True
+            return ()
+        self.failing = False
+        return requests
+
+    def _discard_state(self, error: Exception) -> None:
+        """Start without the restored state: the policy would fail on it for the whole run."""
+        fault = str(error).strip().rpartition("\n")[2] or repr(error)
+        log.warning("policy %s cannot go on from what it learned before (%s); it begins anew", self._host.name, fault)
+        self._restored, self._state = False, None
+        self._host.forget()
+
+    def _record_refusals(self, state: State, snapshot: Snapshot) -> None:
+        """Each refusal of a guard or a manager comes once for as long as it lasts."""
+        for entry in self._host.refusals(state):
+            wish = entry["refused"]
+            if "guard" in wish:
+                change = f"{wish['operator']} from {wish['before']} to {wish['after']}" if wish["operator"] else "a move"
+                log.info("%sheld back by %s: %s (%s): %s",
+                         self._subject, wish["guard"], change, wish["reason"], entry["reason"])  # fmt: skip
+            else:
+                log.info("%srefused: %s of %s (%s): %s",
+                         self._subject, wish["action"]["kind"], wish["manager"], wish["reason"], entry["reason"])  # fmt: skip
+            self._record({**entry, "at_s": round(snapshot.at, 3)})
+
+    def _record_dry_run(self, requests: tuple[Request, ...], snapshot: Snapshot) -> None:
+        """Record what the policy would do, once for as long as it wants the same."""
+        wish = degrees_of(requests), sorted({_origin(request.action) for request in requests if not request.operator})
+        if any(wish) and wish != self._dry_run_wish:
+            reason = "; ".join(request.reason for request in requests)
+            log.info("%sdry run: degrees %s would change to %s: %s",
+                     self._subject, dict(snapshot.plan.degrees), wish[0], reason)  # fmt: skip
+            relieved = {"relieved": wish[1]} if wish[1] else {}
+            self._record({
+                "dry_run": True, "degrees": wish[0], **relieved, "at_s": round(snapshot.at, 3), "reason": reason,
+            })  # fmt: skip
+        self._dry_run_wish = wish
+
+    def _save_state(self) -> None:
+        self._saved_at = self._clock()
+        if self._save is None or self._state is None:
+            return
+        try:
+            self._save(self._state)
+        except Exception as error:  # noqa: BLE001  a full disk, or a state that is no JSON, must not stop the run
+            log.warning("what policy %s learned is not kept: %r", self._host.name, error)
+            self._save = None
+
+
+def degrees_of(requests: Sequence[Request]) -> dict[str, int]:
+    """The degrees that requests ask for. A request without an operator moves something, and changes no degree."""
+    return {request.operator: request.degree for request in requests if request.operator}
+
+
+def _origin(action: Action | None) -> str:
+    """What a move takes load from. The replica or executor that moves may be another one in every round."""
+    return action.origin if isinstance(action, Migrate) else f"executor {getattr(action, 'executor', '')}"

@@ -1,0 +1,158 @@
+"""The plan in force: how the next one is made of what was measured and requested, and how batches take it up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from springtide.control import planner
+from springtide.control.decider import Decider, degrees_of
+from springtide.control.executors import Executors
+from springtide.control.intake import Intake
+from springtide.control.monitor import Monitor
+from springtide.control.planner import Bounds
+from springtide.control.ports import Actuator, Journal, Measuring
+from springtide.control.routing import Routing
+from springtide.control.sharding import Sharding
+from springtide.control.switch import Mode
+from springtide.model.plan import Plan, Request
+from springtide.model.report import BatchReport
+from springtide.model.request import Migrate, Scale
+from springtide.model.snapshot import Snapshot
+from springtide.model.topology import Topology
+from springtide.policy.group import Route
+from springtide.policy.group.shards import OWNER
+
+log = logging.getLogger("springtide.control")
+
+
+@dataclass(frozen=True)
+class Goals:
+    """What is wanted of a run, and what every snapshot says of it.
+
+    ``starting_s``: how long a replica takes to start, where no executors tell. ``pause_s``: how long a change of degrees stops
+    the operators.
+    """
+
+    bounds: Bounds
+    target_s: float | None = None
+    trigger_s: float = 0.0
+    interval_s: float = 1.0
+    starting_s: float | None = None
+    pause_s: float | None = None
+
+    def describe(self, snapshot: Snapshot) -> Snapshot:
+        return replace(
+            snapshot, target_s=self.target_s, slots=self.bounds.max_slots, trigger_s=self.trigger_s,
+            starting_s=self.starting_s, pause_s=self.pause_s,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class World:
+    """What plans are measured by, carried out through and recorded in."""
+
+    monitor: Measuring
+    journal: Journal
+    executors: Executors
+    actuators: Sequence[Actuator] = ()
+
+
+class Plans:
+    """The plans of one run. The control loop makes them; the data flow takes the one in force, and reports."""
+
+    def __init__(
+        self, topology: Topology, goals: Goals, decider: Decider, world: World, *, intake: Intake | None = None,
+        routing: Routing | None = None, sharding: Sharding | None = None,
+    ) -> None:  # fmt: skip
+        self._topology, self._goals, self._decider, self._world = topology, goals, decider, world
+        self._intake = intake or Intake()
+        self._routing, self._sharding = routing or Routing(topology, {}, None), sharding or Sharding(topology)
+        self._work: Mapping[str, float] = {}
+        self._taken: Plan | None = None  # the last that a batch took
+        self.plan = self._first_plan()
+
+    # for the control loop
+
+    def measure(self, at: float, interval_s: float) -> Snapshot:
+        self._world.executors.look()
+        measured = self._world.monitor.snapshot(at, interval_s, self.plan)
+        return self._world.executors.describe(self._goals.describe(measured))
+
+    def next_plan(self, snapshot: Snapshot, requests: Sequence[Request]) -> Plan:
+        return self._make_plan(self.plan.degrees, snapshot, requests)
+
+    def adopt(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
+        """Put a plan in force, if it is another one, and carry it out."""
+        if plan != self.plan:
+            reason = "; ".join(request.reason for request in requests) or self._other_reason(plan)
+            if plan.degrees != self.plan.degrees or plan.actions:
+                log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
+            self._world.journal.decision({**plan.to_json(), "at_s": round(snapshot.at, 3), "reason": reason})
+            self.plan = replace(plan, actions=(), reason=reason)  # actions are done once
+            for actuator in self._world.actuators:
+                actuator.apply(plan)
+        # before anything was measured, no executor is requested or released
+        if self._work and self._decider.mode is Mode.ON:
+            self._world.executors.follow(plan, requests, snapshot)
+
+    # for the data flow
+
+    def current(self) -> Plan:
+        plan, before = self.plan, self._taken
+        if self._decider.mode is Mode.OFF and before is not None and before.widths == plan.widths:
+            return replace(plan, knowledge=before.knowledge, shards=before.shards)
+        shards, shed_after_s = self._sharding.maps(plan.widths), self._intake.next_age()
+        self._taken = replace(plan, knowledge=self._routing.edition, shards=shards, shed_after_s=shed_after_s)
+        return self._taken
+
+    def routes(self, plan: Plan) -> Mapping[str, Route]:
+        shards = {name: Route(self._topology[name].key, {OWNER: np.array(owner)}) for name, owner in plan.shards.items()}
+        return {**self._routing.routes(plan), **shards}
+
+    def report(self, report: BatchReport) -> None:
+        self._intake.report(report)
+        if self._world.executors.warm_after_batch():
+            self._world.monitor.add(report)
+        self._routing.report(report)
+        self._sharding.report(report)
+        self._world.journal.batch(report)
+
+    def _first_plan(self) -> Plan:
+        """The plan before anything was measured: what the policy wants at time 0, or all slots while it decides nothing."""
+        degrees, bounds = planner.grant(self._topology, {}, self._goals.bounds), self._goals.bounds
+        unmeasured = Monitor(self._topology).snapshot(0.0, 0.0, Plan(degrees, 1, {}))
+        if self._decider.mode is Mode.ON:
+            requests = self._decider.decide(self._goals.describe(unmeasured))
+            plan = self._make_plan(degrees, None, requests)
+        else:
+            plan = self._make_plan(planner.filled(self._topology, bounds), None, ())
+        for actuator in self._world.actuators:
+            actuator.apply(plan)
+        return replace(plan, actions=())
+
+    def _make_plan(self, degrees: Mapping[str, int], snapshot: Snapshot | None, requests: Sequence[Request]) -> Plan:
+        bounds = self._goals.bounds
+        self._work = (planner.work(snapshot) if snapshot is not None else {}) or self._work
+        granted = planner.grant(self._topology, {**degrees, **degrees_of(requests)}, bounds, self._work)
+        slots = planner.slots(granted, bounds, self._work)
+        there = self._world.executors.slots or slots
+        usable = min(there, slots if self._work else bounds.max_slots)  # all, until something is measured
+        widths = planner.widths(self._topology, usable, snapshot)
+        if self._work and snapshot is not None and not snapshot.batches and granted == self.plan.degrees:
+            widths = dict(self.plan.widths)  # nothing was measured, so nothing is known better than before
+        actions = tuple(request.action for request in requests if isinstance(request.action, Scale | Migrate))
+        limit, shed_after_s = self._intake.read_limit(snapshot, usable), self._intake.shed_after_s
+        return Plan(granted, slots, widths, limit, self._goals.trigger_s, shed_after_s=shed_after_s, actions=actions)
+
+    def _other_reason(self, plan: Plan) -> str:
+        """Why a plan is another one though nothing was requested."""
+        if plan.shed_after_s == self.plan.shed_after_s:
+            return "work or batch time changed"
+        waiting = f"{self._intake.backlog or 0:,} wait"
+        if plan.shed_after_s is None:
+            return f"no record is left out: {waiting}"
+        return f"records older than {plan.shed_after_s:.3g} s are left out: {waiting}"
