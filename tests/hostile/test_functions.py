@@ -17,6 +17,7 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle
 
+from processors.state_machine import SECOND, Machine
 from springtide.errors import OptionError, TopologyError
 from springtide.spark import worker
 from springtide.spark.chunk import Chunk
@@ -24,7 +25,6 @@ from springtide.spark.program import Staging, compile_topology
 from springtide.spark.progress import Crashed
 from springtide.spark.shipping import Shipment
 from springtide.spark.worker import StagePlan, Stop, Task
-from state_machine import SECOND, Machine
 
 NOTHING = Shipment("nothing", cloudpickle.dumps({}))
 PLAN = StagePlan(0, {}, 1, 1, NOTHING)

@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from hostile.key_values import KINDS, plain, stored, values
+from processors.state_machine import SECOND, Machine
+from spark.state.test_reading import Case, Event, imported, invoked, topology
 from springtide.errors import OptionError
 from springtide.model.costs import Hashes
 from springtide.model.state import Group, Step
@@ -27,8 +29,6 @@ from springtide.policy.group.keys import key_hashes, mix
 from springtide.policy.group.same import comparable, same_keys
 from springtide.spark.state.reading import reading
 from springtide.spark.state.stepping import Kept
-from state_machine import SECOND, Machine
-from test_state_reading import Case, Event, imported, invoked, topology
 
 SEEDS = some.integers(0, 2**64 - 1)
 TTL_US = 5 * SECOND // 2
