@@ -18,7 +18,7 @@ from springtide.control.fleet import AGAIN_S, RELIEF_S, STARTING_S, Fleet, Judge
 from springtide.control.memory import MemoryCluster
 from springtide.errors import OptionError, SetupError
 from springtide.model.executor import Executor
-from springtide.model.request import AddExecutors, Proposal, RemoveExecutor, Verdict
+from springtide.model.request import AddExecutors, RemoveExecutor, Request, Verdict
 from springtide.policy.place.release import leaving
 from springtide.spark import clusters, internals, session
 from springtide.spark.clusters import LocalCluster, SparkCluster
@@ -372,11 +372,11 @@ def test_a_slow_start_is_measured_from_the_first_request() -> None:
 # What is wanted is proposed
 
 
-def judged(most: int) -> tuple[Judge, list[list[Proposal]]]:
+def judged(most: int) -> tuple[Judge, list[list[Request]]]:
     """Grants up to so many executors in all, and of those that are to go every second one; what was proposed."""
-    asked: list[list[Proposal]] = []
+    asked: list[list[Request]] = []
 
-    def judge(proposals: Sequence[Proposal], executors: int) -> tuple[Verdict, ...]:
+    def judge(proposals: Sequence[Request], executors: int) -> tuple[Verdict, ...]:
         asked.append(list(proposals))
         found = []
         for place, proposal in enumerate(proposals):
@@ -403,7 +403,7 @@ def test_what_is_missing_is_proposed_and_asked_for_as_far_as_it_is_granted() -> 
         [(AddExecutors(3), 3 / 5)], [(AddExecutors(1), 1 / 5)], [(AddExecutors(2), 2 / 6)],
     ]  # fmt: skip
     assert asked[0][0].reason == "5 slots: "
-    refused = Proposal("the fleet", AddExecutors(1), 1 / 5, "5 slots: ").to_json()
+    refused = Request(manager="the fleet", action=AddExecutors(1), score=1 / 5, reason="5 slots: ").to_json()
     assert told[1:] == [{"refused": refused, "reason": "4 of 4"}], "told once"
     fleet.judge = judged(most=9)[0]
     step(fleet, clock, 5)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from springtide.control.ports import Clock, PolicyHost
 from springtide.control.switch import Fixed, Mode, Switch
 from springtide.model.plan import Request
-from springtide.model.request import Action, Migrate
+from springtide.model.request import Action, Migrate, Verdict
 from springtide.model.snapshot import Snapshot
 from springtide.policy import scale
 from springtide.policy.scale import ScalePolicy, State, decided
@@ -40,7 +39,7 @@ class InThread:
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         return self._policy.decide(state, snapshot, rng)
 
-    def refusals(self, state: State) -> list[Mapping[str, Any]]:
+    def refusals(self, state: State) -> list[Verdict]:
         return scale.refusals(self._policy, state)
 
     def forget(self) -> None:
@@ -139,17 +138,10 @@ class Decider:
         self._host.forget()
 
     def _record_refusals(self, state: State, snapshot: Snapshot) -> None:
-        """Each refusal of a guard or a manager comes once for as long as it lasts."""
-        for entry in self._host.refusals(state):
-            wish = entry["refused"]
-            if "guard" in wish:
-                change = f"{wish['operator']} from {wish['before']} to {wish['after']}" if wish["operator"] else "a move"
-                log.info("%sheld back by %s: %s (%s): %s",
-                         self._subject, wish["guard"], change, wish["reason"], entry["reason"])  # fmt: skip
-            else:
-                log.info("%srefused: %s of %s (%s): %s",
-                         self._subject, wish["action"]["kind"], wish["manager"], wish["reason"], entry["reason"])  # fmt: skip
-            self._record({**entry, "at_s": round(snapshot.at, 3)})
+        """The host returns each refusal once while it lasts."""
+        for verdict in self._host.refusals(state):
+            log.info("%s%s", self._subject, verdict)
+            self._record({**verdict.refusal(), "at_s": round(snapshot.at, 3)})
 
     def _record_dry_run(self, requests: tuple[Request, ...], snapshot: Snapshot) -> None:
         """Record what the policy would do, once for as long as it wants the same."""

@@ -1,6 +1,6 @@
 """The executors of a run: asked for when slots are wanted, let go when keeping them costs more than getting them back.
 
-What the fleet wants are proposals like those of any manager: it does what is granted, and all of it where nobody judges.
+What the fleet wants are requests like those of any manager: it does what is granted, and all of it where nobody judges.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from springtide.control.ports import Clock, Cluster
 from springtide.errors import OptionError
 from springtide.model.executor import Executor
-from springtide.model.request import Action, AddExecutors, Proposal, RemoveExecutor, Verdict
+from springtide.model.request import Action, AddExecutors, RemoveExecutor, Request, Verdict
 from springtide.model.snapshot import NodeSnapshot
 from springtide.policy.place.release import leaving
 
@@ -30,8 +30,8 @@ NEWEST = 0.5
 RELIEF_S = 300.0
 """From a host an executor is sent elsewhere so often at most: the cluster manager may well put the new one there again."""
 
-Judge = Callable[[Sequence[Proposal], int], tuple[Verdict, ...]]
-"""Says which proposals are granted, and knows how many executors are paid for. Asked in every round, also with none."""
+Judge = Callable[[Sequence[Request], int], tuple[Verdict, ...]]
+"""Says which requests are granted, and knows how many executors are paid for. Asked in every round, also with none."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Fleet:
 
     def _ask_for(self, more: int, reason: str) -> None:
         score = more / (self._asked + more)
-        granted = self._granted([Proposal("the fleet", AddExecutors(more), score, reason)])
+        granted = self._granted([Request(manager="the fleet", action=AddExecutors(more), score=score, reason=reason)])
         count = sum(action.count for action in granted if isinstance(action, AddExecutors))
         if count:
             self._awaited += [self.clock()] * count
@@ -211,7 +211,9 @@ class Fleet:
         total = max(self._asked, len(self._there)) - over
         going = self._first_to_go(max(0, len(self._there) - total)) if over else []
         score = over / (total + over)
-        granted = self._granted([Proposal("the fleet", RemoveExecutor(one.name), score, reason) for one in going])
+        granted = self._granted(
+            [Request(manager="the fleet", action=RemoveExecutor(one.name), score=score, reason=reason) for one in going]
+        )
         names = tuple(action.executor for action in granted if isinstance(action, RemoveExecutor))
         fewer = over - len(going) + len(names)
         if fewer:
@@ -227,15 +229,15 @@ class Fleet:
         going = leaving([len(there) for there in hosts.values()], count)
         return [one for there, number in zip(hosts.values(), going, strict=True) for one in there[:number]]
 
-    def _granted(self, proposals: Sequence[Proposal]) -> list[Action]:
+    def _granted(self, requests: Sequence[Request]) -> list[Action]:
         if self.judge is None:
-            return [proposal.action for proposal in proposals]
-        verdicts = self.judge(proposals, max(self._asked, len(self._there)))
-        refused = {_what(verdict.proposal.action): verdict for verdict in verdicts if not verdict.granted}
+            return [request.action for request in requests]
+        verdicts = self.judge(requests, max(self._asked, len(self._there)))
+        refused = {_what(verdict.request.action): verdict for verdict in verdicts if not verdict.granted}
         for what, verdict in refused.items():
             if what not in self._refused:  # once, not in every round in which it is proposed again
-                log.info("refused: %s (%s): %s", verdict.proposal.action, verdict.proposal.reason, verdict.reason)
-                self.tell({"refused": verdict.proposal.to_json(), "reason": verdict.reason})
+                log.info("%s", verdict)
+                self.tell(verdict.refusal())
         self._refused = frozenset(refused)
         return [verdict.action for verdict in verdicts if verdict.action is not None]
 
