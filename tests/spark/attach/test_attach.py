@@ -989,7 +989,7 @@ def test_a_policy_that_hangs_is_started_again_and_ends_with_the_attachment(tmp_p
 APPLICATION = """
 import sys
 from pathlib import Path
-import test_attach as t
+from spark.attach import test_attach as t
 folder = Path(sys.argv[1])
 world = t.World(policy=t.moody(folder)).warm()
 world.step()

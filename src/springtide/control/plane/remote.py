@@ -25,6 +25,7 @@ from springtide.control.plane.spec import Spec, make
 from springtide.model.plan import Request
 from springtide.model.request import RemoveExecutor, Verdict
 from springtide.model.snapshot import Snapshot
+from springtide.once import Once
 from springtide.policy.scale import State
 
 log = logging.getLogger("springtide.control")
@@ -103,7 +104,7 @@ class RemotePolicy:
         self._state: State | None = None
         self._rng: Any = None
         self._told_at = time.monotonic()
-        self._there, self._closing, self._unkept = True, False, False
+        self._there, self._closing, self._unsaved = True, False, Once()
         self._anew = False  # the process is to forget what it knows
         self._child: Child | None = None
         self._watchdog = threading.Thread(target=self._watch, name="springtide-watchdog", daemon=True)
@@ -260,9 +261,8 @@ class RemotePolicy:
             if isinstance(answer.get("state"), dict):
                 self._state, self._rng = answer["state"], answer.get("rng")
                 return
-        if not self._unkept:
+        if self._unsaved.begins():
             log.warning("what policy %s learned is not kept: %s", self._policy.name, _last_line(answer))
-        self._unkept = True
 
 
 def _together(answers: Sequence[_Answer]) -> tuple[Request, ...]:
