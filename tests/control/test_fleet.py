@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.control.fleet import AGAIN_S, RELIEF_S, STARTING_S, Fleet, Judge, Limits
+from springtide.control.fleet import Fleet, Judge, Limits
+from springtide.control.fleet_rule import MIN_SECONDS_BETWEEN_MOVES, RETRY_AFTER_S, STARTING_S
 from springtide.control.memory import MemoryCluster
 from springtide.errors import OptionError, SetupError
 from springtide.model.executor import Executor
@@ -300,7 +301,7 @@ def test_what_the_cluster_did_not_hear_is_asked_for_again() -> None:
     step(fleet, clock, 3)  # asked at 1 s, missed from 2 s on
     for _ in range(61):
         step(fleet, clock, 3)
-    assert clock.now == 62.0 and AGAIN_S == 30.0
+    assert clock.now == 62.0 and RETRY_AFTER_S == 30.0
     assert cluster.told == [3, 3, 3], "at 1, 32 and 62 s: no more than every 30 s"
     cluster.hears = True
     for _ in range(34):
@@ -487,7 +488,7 @@ def test_one_at_a_time_and_a_host_not_again_for_a_while() -> None:
     assert told[1:] == [{"executors": {"kept": "2"}, "reason": "another left a 4 s ago, within 300 s (a is full)"}]
     fleet.replace("1", "b is full")
     assert cluster.released == ["0", "1"]
-    step(fleet, clock, 4, RELIEF_S)
+    step(fleet, clock, 4, MIN_SECONDS_BETWEEN_MOVES)
     fleet.replace("2", "a is full")
     assert cluster.released == ["0", "1", "2"]
 

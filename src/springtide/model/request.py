@@ -18,7 +18,7 @@ class Degree:
     kind: ClassVar[str] = "degree"
 
     operator: str
-    degree: int
+    after: int
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Request:
     A scaling policy names an operator and its degree. What a degree cannot express is an action:
 
     >>> Request("enrich", 3, "900/s, 300/s per replica").action
-    Degree(operator='enrich', degree=3)
+    Degree(operator='enrich', after=3)
     >>> Request(action=RemoveExecutor("7", another=True), reason="its host is full").action.kind
     'move-executor'
 
@@ -155,9 +155,7 @@ class Request:
     @property
     def degree(self) -> int:
         """The degree that ``operator`` gets; 0 where no operator gets another."""
-        if isinstance(self.action, Degree):
-            return self.action.degree
-        return self.action.after if isinstance(self.action, Scale) else 0
+        return self.action.after if isinstance(self.action, Degree | Scale) else 0
 
     def checked(self, operators: Container[str]) -> Request:
         """Itself, if a policy may request it; ValueError, or TypeError, for nonsense."""
@@ -187,14 +185,13 @@ class Request:
 
 
 def _scaled(action: Action | None, operator: Any, degree: Any) -> Action:
-    """The action for this operator and degree; None for those leaves them as the action has them."""
-    if isinstance(action, Degree | Scale | None):
-        before = action or Degree(operator, degree)
-        after = before.after if isinstance(before, Scale) else before.degree
-        name, wanted = before.operator if operator is None else operator, after if degree is None else degree
-        if isinstance(before, Scale) and name == before.operator and wanted != before.before:
-            return replace(before, after=wanted)
-        return Degree(name, wanted)
+    """The action for this operator and degree; where those are None, the action has them."""
+    if action is None:
+        return Degree(operator, degree)
+    if isinstance(action, Degree | Scale):
+        name, after = action.operator if operator is None else operator, action.after if degree is None else degree
+        scales = isinstance(action, Scale) and name == action.operator and after != action.before
+        return replace(action, after=after) if scales else Degree(name, after)
     if operator or degree:
         raise ValueError(f"{action} for {operator!r} and the degree {degree} is no request: it changes no operator's degree")
     return action
