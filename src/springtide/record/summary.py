@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from springtide.model.report import BatchReport, HeldMean, Latency, Violations
+from springtide.model.report import BatchReport, Latency, TimeWeightedMean, Violations
 from springtide.model.sketch import Sketch
 from springtide.model.topology import AUTO, DEAD_LETTERS, Operator, Topology
 
@@ -27,15 +27,15 @@ class _Plans:
     """What successive plans granted, each until the next batch starts: between two batches slots wait, and are paid for."""
 
     operators: tuple[str, ...]
-    replicas: HeldMean = field(default_factory=HeldMean)
-    slots: HeldMean = field(default_factory=HeldMean)
-    degrees: dict[str, HeldMean] = field(default_factory=dict)
-    widths: dict[str, HeldMean] = field(default_factory=dict)
+    replicas: TimeWeightedMean = field(default_factory=TimeWeightedMean)
+    slots: TimeWeightedMean = field(default_factory=TimeWeightedMean)
+    degrees: dict[str, TimeWeightedMean] = field(default_factory=dict)
+    widths: dict[str, TimeWeightedMean] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.operators:
-            self.degrees.setdefault(name, HeldMean())
-            self.widths.setdefault(name, HeldMean())
+            self.degrees.setdefault(name, TimeWeightedMean())
+            self.widths.setdefault(name, TimeWeightedMean())
 
     def add(self, report: BatchReport, until: float) -> None:
         """Count a batch whose plan held until then."""
@@ -177,5 +177,5 @@ def as_json(latency: Latency | None) -> dict[str, float] | None:
     return None if latency is None else asdict(latency)
 
 
-def _rounded(mean: HeldMean) -> Mapping[str, float | None]:
+def _rounded(mean: TimeWeightedMean) -> Mapping[str, float | None]:
     return {name: None if number is None else round(number, 3) for name, number in mean.document().items()}
