@@ -28,7 +28,7 @@ from springtide.model.topology import AUTO, DEAD_LETTERS, Kind, Operator, Topolo
 from springtide.record.folder import RunFolder
 from springtide.record.plots import degree_lines, draw, rates
 from springtide.record.summary import Totals, summarise
-from springtide.record.trace import Point, Trace
+from springtide.record.trace import Trace, TracePoint
 from springtide.sim.batched import metrics
 
 ROW = pa.schema({"x": pa.int64()})
@@ -63,7 +63,7 @@ RUN = [
 ]
 
 
-def points(reports: list[BatchReport]) -> list[Point]:
+def points(reports: list[BatchReport]) -> list[TracePoint]:
     trace = Trace()
     for each in reports:
         trace.add(each)
