@@ -36,6 +36,7 @@ from springtide.policy.guard.quota import Quota
 from springtide.policy.place import Neighbourhood, NodeReport
 from springtide.policy.place.relief import relief
 from springtide.policy.scale import ScalePolicy, State
+from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 from springtide.sim import Cluster, Constant, Model, Node, Operator, Outcome, Reconfiguration, Source, simulate
 
@@ -418,6 +419,15 @@ def test_an_executor_that_was_granted_to_be_replaced_goes_and_another_comes() ->
     assert [entry["executors"] for entry in found.decisions if "executors" in entry] == [
         {"from": 2, "to": 2, "released": ["0"]}
     ]
+
+
+def test_a_plan_has_actions_only_for_replicas_with_places() -> None:
+    """A manager requests a Scale without nodes: the plan's degrees say it all."""
+    found = world(managed(Scripted("work 0:2 2:4")))
+    found.cycles(4)
+    plans = [entry for entry in found.decisions if "degrees" in entry]
+    assert plans[-1]["degrees"] == {"work": 4}
+    assert not any(entry["actions"] for entry in plans)
 
 
 def test_a_dry_run_tells_once_what_it_would_move() -> None:

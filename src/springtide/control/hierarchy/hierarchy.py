@@ -2,7 +2,7 @@
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018). The
 managers exchange values and share nothing: a local view goes to each operator's manager, what a node has left comes from each
-node's manager, proposals go up and verdicts come down. So many messages a round are linear in operators and nodes.
+node's manager, requests go up and verdicts come down. The messages of a round are linear in operators and nodes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 class Hierarchy:
     """A manager for each operator, one for each node, one for the application; put together they are a scaling policy.
 
-    ``policy`` decides for every operator by itself, with a state for each; ``grant`` says which proposals are carried out.
+    ``policy`` decides for every operator by itself, with a state for each; ``grant`` says which requests are carried out.
     Managers of operators and nodes are asked every ``operator_period_s``, the application's every ``application_period_s``.
     After a change what is measured is held back for ``settle_s``. ``bounds_ms``: R_max,op, the response time that is wanted of
     an operator; where it is not given, the operator's share of the target, by cost. With ``migration`` replicas, or executors,
