@@ -12,6 +12,7 @@ The run
 A batch
     batch        from a DataFrame to a commit: the exactly-once protocol on one screen
     pipeline     the batch as one Spark job, with the widths of the plan
+    staged       staged files: checked, published, swept
     sinks        hands staged output to the sinks, before or after the commit
     closing      the batches at the end of a bounded run, which bring time to the last watermark
 

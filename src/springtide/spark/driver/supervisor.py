@@ -43,7 +43,7 @@ from springtide.spark.state.book import StateBook
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.rehash import rehash
 from springtide.spark.task import generate
-from springtide.spark.task.worker import BATCH_PROPERTY
+from springtide.spark.task.context import BATCH_PROPERTY
 
 log = logging.getLogger("springtide.spark")
 

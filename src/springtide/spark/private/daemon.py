@@ -29,7 +29,10 @@ import springtide.processors.join
 import springtide.processors.sessions
 import springtide.processors.top_k
 import springtide.processors.windows
-import springtide.spark.task.worker  # noqa: F401
+import springtide.spark.task.entry
+import springtide.spark.task.merging
+import springtide.spark.task.rows
+import springtide.spark.task.stage  # noqa: F401
 
 WHOLE_EVERY = 16
 """After so many tasks all garbage is looked for, and not what is young alone."""

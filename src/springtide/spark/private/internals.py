@@ -404,7 +404,8 @@ class ExecutorBackend:
 
 
 def _warmed(index: int, elements: Iterable[bytes]) -> Iterator[bytes]:
-    import springtide.spark.task.worker  # noqa: F401  what tasks import
+    import springtide.spark.task.entry
+    import springtide.spark.task.stage  # noqa: F401  what tasks import
 
     return iter(())
 

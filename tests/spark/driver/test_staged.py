@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,15 @@ from springtide.errors import CheckpointError
 pytest.importorskip("pyspark")
 
 from spark.driver.test_batch import NO_TABLES, Case, interrupted, numbers, read
+from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.staged import Output, StagedFileError
 from springtide.spark.driver.undo import take_back
 from springtide.spark.private.logs import COMMIT
 from springtide.spark.shared.durable import read_json, write_atomic
 from springtide.spark.shared.program import Staging
 from springtide.spark.task import staging
 from springtide.spark.task.letters import LETTER, dead_letter
-from springtide.spark.task.staging import Output, StagedFileError
 
 EVEN, ODD = range(0, 40, 2), range(1, 40, 2)
 """The two files of batch 1. Batch 0 has the negative numbers."""
@@ -65,12 +66,13 @@ class Crashed:
     def stage(self, batch: int, one: Iterable[int], other: Iterable[int]) -> None:
         self.case.stage(batch, *one)
         self.case.stage(batch, *other)
-        letter = {"topology": "numbers", "batch": batch, **dead_letter("sink0", {"n": batch}, ValueError("no"))}
+        letter = {"topology": "numbers", "batch": batch, **vars(dead_letter("sink0", {"n": batch}, ValueError("no")))}
         place = self.case.sinks._places[""]
         at = staging.Place(self.case.checkpoint.epoch, batch, level=0, gate=0, task=0, attempt=0)
         written = staging.write(place, "", at, [pa.RecordBatch.from_pylist([letter], schema=LETTER)])
-        self.case.tasks[0]["receipts"] += written.receipts
-        self.files = self.case.sinks.located(batch, [one for task in self.case.tasks for one in task["receipts"]])
+        first = self.case.tasks[0]
+        self.case.tasks[0] = replace(first, receipts=first.receipts + written.receipts)
+        self.files = self.case.sinks.located(batch, [vars(one) for task in self.case.tasks for one in task.receipts])
         self.wanted |= {one.receipt.name: one.staged.read_bytes() for one in self.files}
 
     def victim(self, which: str) -> Path:
@@ -171,7 +173,7 @@ def test_a_crash_in_the_middle_of_publishing_takes_a_file_for_published_only_if_
 ) -> None:
     """The first of two files was moved; what became of it decides."""
     first = crashed.files[0]
-    staging.publish(first)
+    staged.publish(first)
     assert first.target is not None
     damage(crashed, first.target)
     crashed.start_again()
@@ -376,10 +378,8 @@ def test_a_receipt_tells_size_and_checksum_and_no_path(tmp_path: Path) -> None:
     (receipt,) = staging.write(place, "out", at, [pa.RecordBatch.from_pydict({"n": [1, 2]})]).receipts
     stem = "out-1-00000002-0-0-00003"
     content = {"rows": 2, "bytes": 18, "crc32": 3111920925}
-    assert receipt == {"sink": "out", "epoch": 1, "file": f"{stem}-4.json", "name": f"{stem}.json", **content}
-    assert staging.located(receipt, place, None, 2) == Output(
-        staging.Receipt(**receipt), tmp_path / "epoch-000001" / receipt["file"]
-    )
+    assert asdict(receipt) == {"sink": "out", "epoch": 1, "file": f"{stem}-4.json", "name": f"{stem}.json", **content}
+    assert staged.located(vars(receipt), place, None, 2) == Output(receipt, tmp_path / "epoch-000001" / receipt.file)
 
 
 # On Spark

@@ -31,13 +31,19 @@ from springtide.processors.timed import Timed
 pytest.importorskip("pyspark")  # blocks, programs and workers are in the package that needs it
 
 from processors.state_machine import Machine
+from springtide.model.report import TaskReport
+from springtide.spark.driver import staged
 from springtide.spark.shared import blocks
 from springtide.spark.shared.blocks import BlockKind
 from springtide.spark.shared.program import CREATED, Program, Staging, compile_topology
+from springtide.spark.shared.receipt import Receipt
+from springtide.spark.shared.report import Report
 from springtide.spark.shared.shipping import Shipment
+from springtide.spark.shared.stage_plan import StagePlan
 from springtide.spark.state.stepping import Version
-from springtide.spark.task import staging, worker
-from springtide.spark.task.worker import Entry, Port, Stage, StagePlan
+from springtide.spark.task import context, staging
+from springtide.spark.task.entry import Entry, Port
+from springtide.spark.task.stage import Stage
 
 NOWHERE = Staging("nowhere", "parquet")
 BATCH = 7
@@ -100,7 +106,7 @@ class Captured:
         name = f"part-{at.batch:08d}-{at.level}-{at.gate}-{at.task:05d}"
         assert (sink, name) not in self.files, "the same name twice: publishing one would replace the other"
         self.files[sink, name] = batches
-        return staging.Written(({"sink": sink, "name": name, "rows": sum(batch.num_rows for batch in batches)},))
+        return staging.Written((Receipt(sink, at.epoch, name, name, sum(batch.num_rows for batch in batches)),))
 
     def records(self, sink: str) -> list[dict[str, Any]]:
         return [
@@ -124,7 +130,7 @@ class Ran:
 
     sent: dict[tuple[int, str, int], list[tuple[int, bytes]]] = field(default_factory=lambda: defaultdict(list))
     captured: Captured = field(default_factory=Captured)
-    reports: list[dict[str, Any]] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
 
     def note(self, level: int, stage: str, task: int, pairs: Iterator[bytes]) -> list[tuple[int, bytes]]:
         elements = list(pairs)
@@ -132,6 +138,11 @@ class Ran:
         carried = [(key, block) for key, block in sent if blocks.parse(block).kind is not BlockKind.REPORT]
         self.sent[level, stage, task] = sorted(carried)
         return sent
+
+
+def of(report: Report, operator: str) -> TaskReport:
+    """What a task did for one operator."""
+    return next(one for one in report.operators if one.operator == operator)
 
 
 def compiled(topology: Topology, seed: int = 0) -> Program:
@@ -149,7 +160,7 @@ def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Ra
     program, ran = compiled(topology, seed), Ran()
     ranges, sizes = program.ranges(widths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "task_context", lambda: (BATCH, order.randrange(1000)))
+        patch.setattr(context, "task_context", lambda: (BATCH, order.randrange(1000)))
         patch.setattr(staging, "write", ran.captured.write)
         patch.setattr(blocks, "MAX_ROWS", 5)  # several blocks for one target
         moving = list(_enter(program, ran, rows, _plan(topology, 0, ranges, sizes)))
@@ -164,7 +175,7 @@ def run(topology: Topology, rows: Rows, widths: dict[str, int], order: random.Ra
                 pair for task in range(sizes[level]) for pair in ran.note(level, "stage", task, stage(task, arrived[task]))
             ]
     assert {blocks.parse(block).kind for _, block in moving} <= {BlockKind.REPORT}, "a record that arrives nowhere"
-    ran.reports = [worker.unpacked(blocks.payload(block)) for _, block in moving]
+    ran.reports = [Report.decoded(blocks.payload(block)) for _, block in moving]
     return ran
 
 
@@ -289,10 +300,10 @@ def test_stages_give_what_the_functions_give_whatever_the_graph_the_widths_and_t
         assert Counter(Item(**row) for row in ran.captured.records(sink)) == items
     letters = Counter((letter["operator"], json.loads(letter["record"])["n"]) for letter in ran.captured.records(""))
     assert letters == failed
-    assert sum(report["dead"] for report in ran.reports) == sum(failed.values())
+    assert sum(report.dead for report in ran.reports) == sum(failed.values())
     counted: Counter[str] = Counter()
     for report in ran.reports:
-        counted.update(report["sinks"])
+        counted.update(report.sinks)
     assert counted == Counter({sink: sum(items.values()) for sink, items in wanted.items() if items})
     _check_tallies(topology, ran, rows)
 
@@ -306,9 +317,10 @@ def _check_tallies(topology: Topology, ran: Ran, rows: Rows) -> None:
     rows_in: Counter[str] = Counter()
     rows_out: Counter[str] = Counter()
     for report in ran.reports:
-        for name, tally in report["tallies"].items():
-            rows_in[name] += tally["rows_in"]
-            rows_out[name] += tally["rows_out"]
+        for one in report.operators:
+            assert one.rows_in is not None
+            rows_in[one.operator] += one.rows_in
+            rows_out[one.operator] += one.rows_out
     for operator in topology:
         if operator.kind == "source":
             assert rows_out[operator.name] == sum(map(len, rows[operator.name]))
@@ -333,7 +345,7 @@ def test_the_seed_of_the_program_decides_which_task_gets_a_key(seed: int) -> Non
     ran = run(topology, {"source": [[Item(n, "k") for n in range(100)]]}, {"work": 4}, random.Random(1), seed)
     routed = {}
     for _, block in ran.sent[0, "entry", 0]:
-        for n in worker.decode(block, topology["source"].schema).column("n").to_pylist():
+        for n in blocks.records(block, topology["source"].schema).column("n").to_pylist():
             routed[n] = blocks.parse(block).target
     keys = pa.record_batch({"n": range(100)})
     assert [routed[n] for n in range(100)] == Hash().route(Share.of(keys, ("n",), 4, seed=seed), {}).tolist()
@@ -453,11 +465,11 @@ def test_a_record_that_fails_is_a_dead_letter_and_the_others_go_on(case: str, sh
     assert (letter["topology"], letter["batch"], letter["operator"]) == ("t", BATCH, "work")
     assert words in letter["error"]
     assert letter["traceback"].startswith("Traceback")
-    assert sum(report["dead"] for report in ran.reports) == 1
-    tally = ran.reports[0]["tallies"]["work"]
-    assert (tally["rows_in"], tally["rows_out"], tally["failures"]) == (3, 2, 1)
-    sink = next(report["tallies"]["sink"] for report in ran.reports if "sink" in report["tallies"])
-    assert (sink["rows_in"], sink["rows_out"]) == (2, 2)
+    assert sum(report.dead for report in ran.reports) == 1
+    work = of(ran.reports[0], "work")
+    assert (work.rows_in, work.rows_out, work.failures) == (3, 2, 1)
+    sink = next(one for report in ran.reports for one in report.operators if one.operator == "sink")
+    assert (sink.rows_in, sink.rows_out) == (2, 2)
 
 
 def test_the_record_of_a_dead_letter_is_what_the_function_got_or_what_did_not_fit() -> None:
@@ -489,7 +501,7 @@ def test_a_batch_that_fails_takes_all_its_records_to_the_dead_letters(function: 
     letters = ran.captured.records("")
     assert [json.loads(letter["record"])["n"] for letter in letters] == [1, 2, 3]
     assert words in letters[0]["error"]
-    assert ran.reports[0]["tallies"]["work"]["failures"] == 3
+    assert of(ran.reports[0], "work").failures == 3
 
 
 @dataclass(frozen=True)
@@ -508,11 +520,11 @@ def test_records_without_a_time_go_to_the_dead_letters_alone() -> None:
     (letter,) = ran.captured.records("")
     assert (letter["operator"], json.loads(letter["record"])) == ("work", {"n": 2, "k": None})
     assert letter["error"].startswith("ValueError: its time, 'k', is null")
-    tally = ran.reports[0]["tallies"]["work"]
-    assert (tally["rows_in"], tally["rows_out"], tally["failures"]) == (3, 2, 1)
-    assert sum(report["dead"] for report in ran.reports) == 1
+    work = of(ran.reports[0], "work")
+    assert (work.rows_in, work.rows_out, work.failures) == (3, 2, 1)
+    assert sum(report.dead for report in ran.reports) == 1
     (report,) = fed(one_stage(lambda s: s.map(maybe).map_batches(Timed("k"), name="work", on_error="stop")), *ITEMS).reports
-    assert report["stopped"]["operator"] == "work"
+    assert report.stopped is not None and report.stopped.operator == "work"
 
 
 class Unspeakable(Exception):
@@ -546,10 +558,10 @@ def test_on_error_stop_ends_the_task_and_stages_nothing(case: str) -> None:
 
     ran = fed(one_stage(lambda s: build(s, on_error="stop")), *ITEMS)
     (report,) = ran.reports
-    assert report["stopped"]["operator"] == "work"
-    assert words in report["stopped"]["error"]
-    assert "Traceback" in report["stopped"]["traceback"]
-    assert report["receipts"] == []
+    assert report.stopped is not None and report.stopped.operator == "work"
+    assert words in report.stopped.error
+    assert "Traceback" in report.stopped.traceback
+    assert report.receipts == ()
     assert ran.captured.files == {}
 
 
@@ -575,11 +587,11 @@ def rung(folder: Path, **options: Any) -> Ran:
     plan = StagePlan(1, dict(ranges), 1, 1, cast(Shipment, Here(routes)))
     ran = Ran()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "task_context", lambda: (BATCH, 0))
-        patch.setattr(worker, "versions", lambda: {"work": Version(machine.files, machine.now)})
+        patch.setattr(context, "task_context", lambda: (BATCH, 0))
+        patch.setattr(context, "versions", lambda: {"work": Version(machine.files, machine.now)})
         patch.setattr(staging, "write", ran.captured.write)
         sent = ran.note(1, "stage", 0, Stage(cast(Shipment, Here(program)), plan)(0, []))
-    ran.reports = [worker.unpacked(blocks.payload(block)) for _, block in sent]
+    ran.reports = [Report.decoded(blocks.payload(block)) for _, block in sent]
     return ran
 
 
@@ -589,15 +601,16 @@ def test_a_timer_that_fails_is_a_dead_letter_with_its_key(tmp_path: Path) -> Non
     assert sorted(json.loads(letter["record"])["k"] for letter in letters) == ["a", "b"]
     assert {(letter["operator"], letter["error"]) for letter in letters} == {("work", "ValueError: alarm")}
     (report,) = ran.reports
-    assert (report["dead"], report["tallies"]["work"]["failures"]) == (2, 2)
-    (receipt,) = report["state"]
-    assert receipt["removed"] == 2  # there was nothing but the timers
+    assert (report.dead, of(report, "work").failures) == (2, 2)
+    (receipt,) = report.state
+    assert receipt.removed == 2  # there was nothing but the timers
 
 
 def test_a_timer_that_fails_can_stop_the_run(tmp_path: Path) -> None:
     (report,) = rung(tmp_path, on_error="stop").reports
-    assert (report["stopped"]["operator"], report["stopped"]["error"]) == ("work", "ValueError: alarm")
-    assert report["state"] == report["receipts"] == []
+    assert report.stopped is not None
+    assert (report.stopped.operator, report.stopped.error) == ("work", "ValueError: alarm")
+    assert not report.state and not report.receipts
 
 
 # Records as they travel
@@ -764,7 +777,7 @@ def entered(topology: Topology, schema: pa.Schema, parts: Iterable[pa.RecordBatc
     ranges, sizes = program.ranges({"work": 3})
     entry = Entry(cast(Shipment, Here(program)), _plan(topology, level, ranges, sizes), schema, (port,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "task_context", lambda: (BATCH, 1))
+        patch.setattr(context, "task_context", lambda: (BATCH, 1))
         patch.setattr(staging, "write", Captured().write)
         sent = list(entry(0, [part.serialize().to_pybytes() for part in parts]))
     return [block for block in sent[1::2] if blocks.parse(block).kind is BlockKind.DATA]
@@ -792,10 +805,10 @@ def test_staged_files_hold_what_was_staged(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pylist([{"n": 1, "m": {"a": float("nan")}}, {"n": None, "m": {}}], schema=schema)
     at = staging.Place(epoch=1, batch=2, level=0, gate=0, task=3, attempt=4)
 
-    def written(format: str, *batches: pa.RecordBatch) -> staging.Output:
+    def written(format: str, *batches: pa.RecordBatch) -> staged.Output:
         place = Staging(str(tmp_path), format)
         (receipt,) = staging.write(place, "out", at, list(batches)).receipts
-        return staging.located(receipt, place, None, batch=2)
+        return staged.located(vars(receipt), place, None, batch=2)
 
     json_lines = written("json", rows)
     assert json_lines.receipt.rows == 2
