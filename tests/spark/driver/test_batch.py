@@ -35,7 +35,7 @@ from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.pipeline import Outcome
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.staged import Output
-from springtide.spark.private import internals
+from springtide.spark.private import jvm
 from springtide.spark.private.logs import COMMIT
 from springtide.spark.shared.program import dead_letter_sink, staging_of
 from springtide.spark.shared.report import Report
@@ -328,10 +328,10 @@ def orphan(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]
 
 
 def test_a_jvm_that_is_forgotten_ends(orphan: subprocess.Popen[bytes]) -> None:
-    internals.forget_dead_jvm()
+    jvm.forget_dead_jvm()
     assert orphan.wait(timeout=60) == 0
     assert SparkContext._gateway is None
-    internals.forget_dead_jvm()  # there is none
+    jvm.forget_dead_jvm()  # there is none
 
 
 @pytest.mark.parametrize("after", ["close", "recover"])
@@ -340,8 +340,8 @@ def test_the_lock_of_a_jvm_whose_context_stopped_is_let_go_of(
 ) -> None:
     """Else the next JVM would wait for it for 30 s, and give up."""
     held: list[str] = []
-    monkeypatch.setattr(internals, "forget_dead_jvm", lambda: held.append("forgotten"))
-    monkeypatch.setattr(internals, "is_alive", lambda _: False)
+    monkeypatch.setattr(jvm, "forget_dead_jvm", lambda: held.append("forgotten"))
+    monkeypatch.setattr(jvm, "is_alive", lambda _: False)
     monkeypatch.setattr(drivers, "BACKOFF_S", (0.0,))
     topology = numbers(st.sink.discard())
     checkpoint = Checkpoint(tmp_path)

@@ -20,7 +20,8 @@ from springtide.model.costs import TaskCosts
 from springtide.model.topology import Kind
 from springtide.policy.group import Route
 from springtide.spark.driver.sources import columns
-from springtide.spark.private.internals import Stages, detached
+from springtide.spark.private.query import detached
+from springtide.spark.private.stages import Stages
 from springtide.spark.shared import blocks, costs
 from springtide.spark.shared.blocks import BlockKind
 from springtide.spark.shared.program import Node, Program

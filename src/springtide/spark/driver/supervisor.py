@@ -34,7 +34,7 @@ from springtide.spark.driver.pipeline import Pipeline
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.stalls import Stalls
 from springtide.spark.driver.workers import Workers
-from springtide.spark.private import internals, pool
+from springtide.spark.private import jvm, pool, query
 from springtide.spark.shared import program as programs
 from springtide.spark.shared.hashing import routing_seed
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
@@ -201,13 +201,13 @@ class Driver:
         if self._session is None or self._query is None:
             return ()
         with contextlib.suppress(Exception):  # the JVM may have died, which the supervisor finds out by itself
-            return internals.running_stages(self._session, str(self._query.runId))
+            return query.running_stages(self._session, str(self._query.runId))
         return ()
 
     def open(self) -> None:
         """Start Spark, and the schedule of generated sources with it, unless an earlier run has started that."""
         session = self._new_session()
-        self._jvm_lock = internals.hold_jvm_lock(session, self._checkpoint.jvm_lock)
+        self._jvm_lock = jvm.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
         self._started = self._schedule_start()
         self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
@@ -220,10 +220,10 @@ class Driver:
         self._unlock()
         if not stop_session:
             return
-        if self._session is not None and internals.is_alive(self._session):
+        if self._session is not None and jvm.is_alive(self._session):
             self._session.stop()
         else:
-            internals.forget_dead_jvm()
+            jvm.forget_dead_jvm()
 
     def _unlock(self) -> None:
         """Have the JVM let go of the checkpoint: it may live on though its context has stopped."""
@@ -260,7 +260,7 @@ class Driver:
         self._frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, ticking)
         if clusters.is_local(session):
             pool.fill(session)
-        self._query = internals.start_query(
+        self._query = query.start_query(
             self._frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
         )
         return self._query
@@ -290,7 +290,7 @@ class Driver:
             query.awaitTermination(TERMINATION_S)
         if query.exception() is not None:
             self._raise(query)
-        if not (ending.available_now and internals.found_nothing_new(query)):
+        if not (ending.available_now and query.found_nothing_new(query)):
             raise RuntimeError(
                 "Spark ended the query without an error before it had read everything: something stopped it. Spark does so"
                 " itself when a copy of this checkpoint is started in the same application"
@@ -360,7 +360,7 @@ class Driver:
             try:
                 context.addJobTag(tag)
                 context.setLocalProperty(BATCH_PROPERTY, str(batch))
-                runner.close(internals.empty_like(frame), batch)
+                runner.close(query.empty_like(frame), batch)
             except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits
                 failures.append(error)
             finally:
@@ -460,7 +460,7 @@ class Driver:
             raise RunError(
                 f"No module named {missing[1]!r} on the executors; ship it with --py-files (py_files=), or install it there"
             ) from error
-        alive = self._session is not None and internals.is_alive(self._session)
+        alive = self._session is not None and jvm.is_alive(self._session)
         died = None
         if alive and DIED in str(error):  # workers that went with their JVM, or with an executor, say nothing of a record
             died = self._crashes.note(self._workers.dead(self._runner.latest if self._runner else None))
@@ -479,7 +479,7 @@ class Driver:
         self.restarts += 1
         if not alive:
             self._unlock()
-            internals.forget_dead_jvm()
+            jvm.forget_dead_jvm()
             self._session = None
         return failures
 

@@ -15,7 +15,7 @@ import pytest
 
 from springtide.spark.private import pool
 from springtide.spark.private.daemon import WHOLE_EVERY, TaskGarbage
-from springtide.spark.private.internals import Stages
+from springtide.spark.private.stages import Stages
 
 pytestmark = pytest.mark.spark
 
