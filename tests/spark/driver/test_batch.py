@@ -28,14 +28,15 @@ from pyspark.sql import SparkSession
 
 from springtide.spark.driver import batch as batches
 from springtide.spark.driver import staged
-from springtide.spark.driver import supervisor as drivers
 from springtide.spark.driver.batch import BatchRunner
 from springtide.spark.driver.begun import Begun, Note
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.pipeline import Outcome
+from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.staged import Output
 from springtide.spark.private import jvm
+from springtide.spark.private.failures import cause_of
 from springtide.spark.private.logs import COMMIT
 from springtide.spark.shared.program import dead_letter_sink, staging_of
 from springtide.spark.shared.report import Report
@@ -342,17 +343,16 @@ def test_the_lock_of_a_jvm_whose_context_stopped_is_let_go_of(
     held: list[str] = []
     monkeypatch.setattr(jvm, "forget_dead_jvm", lambda: held.append("forgotten"))
     monkeypatch.setattr(jvm, "is_alive", lambda _: False)
-    monkeypatch.setattr(drivers, "BACKOFF_S", (0.0,))
     topology = numbers(st.sink.discard())
     checkpoint = Checkpoint(tmp_path)
     checkpoint.acquire(topology)
-    driver = drivers.Driver(topology, checkpoint, Fixed(), {}, SimpleNamespace, threading.Event())
+    driver = BatchPlane(topology, checkpoint, Fixed(), {}, SimpleNamespace, threading.Event())
     driver._session, driver._jvm_lock = SimpleNamespace(), SimpleNamespace(close=lambda: held.append("closed"))
     if after == "close":
         driver.close(stop_session=False)
         assert held == ["closed"]
     else:
-        driver._recover(RuntimeError("stopped"), 1)
+        driver._failure(RuntimeError("stopped"), progressed=False)
         assert held == ["closed", "forgotten"] and driver._session is None
     driver.close(stop_session=False)
     assert held.count("closed") == 1
@@ -394,7 +394,7 @@ Traceback (most recent call last):
     ],
 )  # fmt: skip
 def test_the_cause_of_a_failure_is_what_a_worker_raised_and_no_wrapper(text: str, cause: str) -> None:
-    assert drivers.cause_of(RuntimeError(text)) == cause
+    assert cause_of(RuntimeError(text)) == cause
 
 
 def test_an_age_is_counted_from_when_spark_fixed_what_a_batch_reads(start: Start, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from springtide.model.generated import Draw, draws
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate, constant
 from springtide.model.schema import schema_of
+from springtide.spark.driver.arrivals import SourceActuator
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.supervisor import SourceActuator
 from springtide.spark.shared.program import CREATED
 from springtide.spark.task.generate import (
     BATCH_ROWS,

@@ -3,11 +3,13 @@
 To read in this order.
 
 The run
-    supervisor   starts the query, restarts it when it fails, and ends it between two batches
-    ending       when a run ends, and why it did
+    plane        the data plane in batches: starts the query, sees why it ended, makes room for another one
     session      the Spark session and its settings
     java         finds a Java for it
+    checks       refuses functions that cannot reach the workers
     sources      the streaming DataFrame that the query reads
+    arrivals     how many records generated sources have
+    last_batch   waits for the batch that runs when a query is to end, or gives it up
 
 A batch
     batch        from a DataFrame to a commit: the exactly-once protocol on one screen

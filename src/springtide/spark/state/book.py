@@ -17,6 +17,7 @@ from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.model.report import StateReport
 from springtide.model.topology import Topology
+from springtide.spark.private.failures import damaged_state_file
 from springtide.spark.shared.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.shared.report import Report
 from springtide.spark.state.cache import Traffic
@@ -195,8 +196,8 @@ class StateBook:
 
         It is if the file was merged from others, and those are there and whole. If they are not, that is an error.
         """
-        found = re.search(r"state file (.+?) is damaged", str(error))
-        return found is not None and bool(self._kept) and self._restore(found[1])
+        path = damaged_state_file(error)
+        return path is not None and bool(self._kept) and self._restore(path)
 
     def _restore(self, path: str) -> bool:
         for name, catalog in self._catalogs.items():
