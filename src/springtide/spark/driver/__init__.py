@@ -7,7 +7,9 @@ The run
     session      the Spark session and its settings
     java         finds a Java for it
     checks       refuses functions that cannot reach the workers
+    modules      lets functions travel whose modules the workers lack
     sources      the streaming DataFrame that the query reads
+    generated    the data source of a generated stream
     arrivals     how many records generated sources have
     last_batch   waits for the batch that runs when a query is to end, or gives it up
 
@@ -19,7 +21,9 @@ A batch
     closing      the batches at the end of a bounded run, which bring time to the last watermark
 
 The checkpoint
-    checkpoint   its folder: the lock, the plans, the documents
+    checkpoint   its folder, with all its parts
+    lock         the lock by which it has one driver
+    plan_files   plans/N.json holds from batch N on
     manifests    batch N is committed if and only if manifests/N.json exists
     begun        the note of the batch that began last
     editions     what groupings have learned

@@ -7,12 +7,12 @@ from pyspark import cloudpickle
 from springtide.errors import TopologyError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.topology import Topology
-from springtide.spark.task import generate
+from springtide.spark.driver.modules import ship_loaded_modules
 
 
 def check(topology: Topology) -> None:
     """Refuse what cannot run, and functions that cannot reach the workers, before Spark starts."""
-    generate.ship_loaded_modules()
+    ship_loaded_modules()
     for operator in topology:
         carried = operator.source.make if isinstance(operator.source, GenerateSource) else operator.function
         carried = operator.state.function if operator.state is not None else carried

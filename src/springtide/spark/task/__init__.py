@@ -15,7 +15,7 @@ To read in this order; ``spark/state`` has what stateful operators do in a task.
     letters    what a dead letter says of a record that failed
     staging    files that tasks write and the driver commits
     encoding   the formats of those files
-    generate   generated streams: the driver cuts a batch into ranges, tasks make the records
+    generate   generated streams: Spark asks it how to cut a batch into ranges, and tasks to make the records
     rows       rows for sql operators, out of a stage's blocks
     merging    merges segments of state, beside the batches
 """
