@@ -150,7 +150,7 @@ def test_on_crash_is_checked_where_it_is_written() -> None:
     stream = st.source.generate(item, rate=1.0)
     with pytest.raises(OptionError, match="on_crash='dead'; did you mean 'dead-letter'"):
         stream.map(lambda one: one, schema=Item, name="work", on_crash="dead")
-    with pytest.raises(TopologyError, match="on_crash= has no meaning here"):
+    with pytest.raises(TopologyError, match="on_crash= is not allowed, because Spark plans it"):
         stream.sql(lambda frame: frame, schema=Item, on_crash="stop")
 
 

@@ -831,5 +831,5 @@ def short(self: RoundRobin, share: Share, table: Table) -> npt.NDArray[np.int64]
 def test_a_route_that_would_lose_records_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RoundRobin, "route", short)
     topology = one_stage(lambda s: s.map(Step(1), schema=Item, name="work", grouping="round-robin"))
-    with pytest.raises(OptionError, match="of operator 'work' is to give a target"):
+    with pytest.raises(OptionError, match="of operator 'work' must return a target"):
         run(topology, {"source": [[Item(n, "k") for n in range(4)]]}, {"work": 2}, random.Random(1))
