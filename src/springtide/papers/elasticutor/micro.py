@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from springtide.papers.elasticutor_rows import RATE, above, below, between, found, panel
-from springtide.papers.elasticutor_setup import CENTRIC, ELASTIC, KB, MB, STATIC, THREE, Lab, micro
+from springtide.papers.elasticutor.engine import Elastic, Result
+from springtide.papers.elasticutor.rows import RATE, above, below, between, found, panel
+from springtide.papers.elasticutor.setup import CENTRIC, ELASTIC, KB, MB, STATIC, THREE, Lab, micro
 from springtide.papers.rows import Row
-from springtide.sim.elastic import Elastic, Result
 
 OMEGAS = (0, 1, 2, 4, 8, 16)
 COSTS_MS, SIZES = (0.01, 0.1, 1.0), (128, 512, 2048, 8192)

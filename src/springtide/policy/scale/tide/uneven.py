@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from springtide.model.snapshot import Snapshot
-from springtide.policy.scale import tide_replay as replay
+from springtide.policy.scale.tide import replay
 
 FADING = 0.95
 """What the intervals before weigh in an operator's waits, beside this one: 20 of them count."""

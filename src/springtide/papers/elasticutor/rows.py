@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from springtide.papers.elasticutor_setup import Lab
+from springtide.papers.elasticutor.engine import Elastic
+from springtide.papers.elasticutor.setup import Lab
 from springtide.papers.rows import Claim, Row, row
-from springtide.sim.elastic import Elastic
 
 PAPER, RATE = "elasticutor", "tuples/s"
 

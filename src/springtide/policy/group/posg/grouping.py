@@ -29,7 +29,7 @@ from springtide.model.costs import TaskCosts
 from springtide.policy.group import Online, Share, State, Table, Targets, count_min
 from springtide.policy.group.count_min import Matrix
 from springtide.policy.group.greedy import in_turn
-from springtide.policy.group.posg_machine import (
+from springtide.policy.group.posg.machine import (
     PER_REPLICA,
     SINCE_CHANGE,
     Machine,

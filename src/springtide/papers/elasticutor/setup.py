@@ -1,6 +1,6 @@
 """Elasticutor's set-ups (section 5) in the simulator: the micro-benchmark, and the stock exchange.
 
-The micro-benchmark is told in full, except for the queues, the messages and the scheduler's period: ``springtide.sim.elastic``
+The micro-benchmark is told in full, except for the queues, the messages and the scheduler's period: ``engine``
 says what was taken. A single executor (figures 13 to 15) has the operator's 8,192 shards: with 256 they could not be spread
 over 256 cores.
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from springtide.sim.elastic import Elastic, Keys, Operator, Result, run
+from springtide.papers.elasticutor.engine import Elastic, Keys, Operator, Result, run
 
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[str], None]

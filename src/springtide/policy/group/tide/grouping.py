@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.model.costs import Hashes, TaskCosts
-from springtide.policy.group import Online, Share, State, Table, Targets, count_min, tide_online
+from springtide.policy.group import Online, Share, State, Table, Targets, count_min
 from springtide.policy.group.greedy import in_turn, longest_first
+from springtide.policy.group.tide import online as tide_online
 from springtide.policy.registry import parameter, validate
 
 Floats = npt.NDArray[np.float64]

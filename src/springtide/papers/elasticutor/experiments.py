@@ -1,7 +1,7 @@
-"""Elasticutor's figures 6 to 16 and 19, and tables 2 and 3, measured again in ``springtide.sim.elastic``.
+"""Elasticutor's figures 6 to 16 and 19, and tables 2 and 3, measured again in ``engine``.
 
 The figures' numbers are in plots, so that what is judged there is what the text concludes; a published number stands where the
-paper prints one. What had to be assumed is told in ``elasticutor_setup``.
+paper prints one. What had to be assumed is told in ``setup``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from springtide.papers import elasticutor_exchange as exchange
-from springtide.papers import elasticutor_micro as micro
-from springtide.papers import elasticutor_single as single
-from springtide.papers.elasticutor_setup import Lab
+from springtide.papers.elasticutor import exchange, micro, single
+from springtide.papers.elasticutor.setup import Lab
 from springtide.papers.rows import Row
 
 

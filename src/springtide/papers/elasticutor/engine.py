@@ -25,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.errors import OptionError
-from springtide.sim.elastic_book import Book, percentile
-from springtide.sim.elastic_control import balance, schedule
-from springtide.sim.elastic_moves import OneByOne, Stopping
-from springtide.sim.elastic_state import State
+from springtide.papers.elasticutor.book import Book, percentile
+from springtide.papers.elasticutor.control import balance, schedule
+from springtide.papers.elasticutor.moves import OneByOne, Stopping
+from springtide.papers.elasticutor.state import State
 
 Floats = npt.NDArray[np.float64]
 

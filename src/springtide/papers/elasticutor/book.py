@@ -1,4 +1,4 @@
-"""What is kept of every step of ``springtide.sim.elastic``, and the latencies that follow from it."""
+"""What is kept of every step of ``engine``, and the latencies that follow from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from springtide.sim.elastic_state import State
+    from springtide.papers.elasticutor.state import State
 
 Floats = npt.NDArray[np.float64]
 

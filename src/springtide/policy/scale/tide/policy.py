@@ -33,10 +33,10 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.forecast.ensemble import Ensemble
 from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, alike, changes, uneven
-from springtide.policy.scale import tide_replay as replay
+from springtide.policy.scale import State, alike, changes
 from springtide.policy.scale.demand import demand
 from springtide.policy.scale.measured import arrivals, carried, shares
+from springtide.policy.scale.tide import replay, uneven
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

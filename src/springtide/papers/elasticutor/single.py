@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from springtide.papers.elasticutor_rows import RATE, above, below, between, found
-from springtide.papers.elasticutor_setup import CENTRIC, ELASTIC, KB, MB, STATIC, Lab, micro, single
+from springtide.papers.elasticutor.rows import RATE, above, below, between, found
+from springtide.papers.elasticutor.setup import CENTRIC, ELASTIC, KB, MB, STATIC, Lab, micro, single
 from springtide.papers.rows import Claim, Row
 
 CORES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from springtide.papers.elasticutor_rows import RATE, above, below, between, found
-from springtide.papers.elasticutor_setup import CENTRIC, ELASTIC, NAIVE, SENT, STATIC, Lab, exchange, loaded
+from springtide.papers.elasticutor.engine import Result
+from springtide.papers.elasticutor.rows import RATE, above, below, between, found
+from springtide.papers.elasticutor.setup import CENTRIC, ELASTIC, NAIVE, SENT, STATIC, Lab, exchange, loaded
 from springtide.papers.rows import Claim, Row
 from springtide.policy.place.cores import assign
 from springtide.policy.scale.queueing import allocate
-from springtide.sim.elastic import Result
 
 FOUR = (STATIC, CENTRIC, NAIVE, ELASTIC)
 LITERAL = "elasticutor, line 7"

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from springtide.sim.elastic import Elastic
-    from springtide.sim.elastic_state import State
+    from springtide.papers.elasticutor.engine import Elastic
+    from springtide.papers.elasticutor.state import State
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""What decides in ``springtide.sim.elastic``: the balancer of every executor, and the scheduler of all of them.
+"""What decides in ``engine``: the balancer of every executor, and the scheduler of all of them.
 
 Both are the policies of ``springtide.policy``, and see what was measured: the seconds that each shard took in the last second.
 """
@@ -16,9 +16,9 @@ from springtide.policy.scale.queueing import allocate
 from springtide.policy.shard.balance import THETA, balanced
 
 if TYPE_CHECKING:
-    from springtide.sim.elastic import Elastic
-    from springtide.sim.elastic_moves import OneByOne, Stopping
-    from springtide.sim.elastic_state import State
+    from springtide.papers.elasticutor.engine import Elastic
+    from springtide.papers.elasticutor.moves import OneByOne, Stopping
+    from springtide.papers.elasticutor.state import State
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Where shards, cores and executors are, and what each can carry: the state that ``springtide.sim.elastic`` brings forward.
+"""Where shards, cores and executors are, and what each can carry: the state that ``engine`` brings forward.
 
 A *group* is what shards move within: an executor, or, where a core is an executor, an operator. A *station* is what has a
 queue: an executor in both cases. Loads are per tuple of the source: a station whose most loaded core has a load of 5 µs keeps
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from springtide.errors import OptionError
 
 if TYPE_CHECKING:
-    from springtide.sim.elastic import Elastic
+    from springtide.papers.elasticutor.engine import Elastic
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from springtide.errors import SetupError
-from springtide.papers.elasticutor import Experiment
-from springtide.papers.elasticutor_exchange import FOUR
-from springtide.papers.elasticutor_setup import ELASTIC, THREE, Lab, exchange, micro
+from springtide.papers.elasticutor.exchange import FOUR
+from springtide.papers.elasticutor.experiments import Experiment
+from springtide.papers.elasticutor.setup import ELASTIC, THREE, Lab, exchange, micro
 from springtide.papers.rows import Row
 
 # Okabe and Ito's colours, which people with any of the common colour blindnesses can tell apart.
