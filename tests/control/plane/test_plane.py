@@ -633,7 +633,7 @@ DRIVER = """
 import sys, time
 import numpy as np
 from pathlib import Path
-import test_plane as t
+from control.plane import test_plane as t
 from dataclasses import replace
 folder = Path(sys.argv[1])
 remote = t.RemotePolicy(t.moody(folder), replace(t.CALM, hang_s=float(sys.argv[3])))

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from recorded import old_checkpoint as old
 from springtide.cli.main import cli
 from springtide.errors import CheckpointError
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.documents import SEED
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.documents import SEED
 from springtide.spark.state import piles
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
