@@ -27,6 +27,8 @@ from springtide.sim import (
     simulate,
 )  # fmt: skip
 
+pytestmark = pytest.mark.long
+
 Floats = npt.NDArray[np.float64]
 
 quarters = st.integers(0, 8).map(lambda n: n / 4)  # exact in binary, so that times may be equal, and results have to be

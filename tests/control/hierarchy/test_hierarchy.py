@@ -724,6 +724,7 @@ def simulated(policy: Any, low: float, high: float, target_s: float, most: int) 
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_token_bucket_cuts_the_reconfigurations_of_q_learning_tenfold() -> None:
     """Q-learning keeps trying, and each time all records wait; the bucket lets it when the response time calls for it.
 
@@ -739,6 +740,7 @@ def test_the_token_bucket_cuts_the_reconfigurations_of_q_learning_tenfold() -> N
     assert held["replicas"]["mean"] < free["replicas"]["mean"]
 
 
+@pytest.mark.long
 def test_tide_runs_within_the_hierarchy_in_the_simulator() -> None:
     """One operator by itself, with its share of the target, needs about what tide needs that sees all."""
     alone, parts = (simulated(policy, 100, 500, 0.05, most=8) for policy in (Tide(), Hierarchy(Tide(), settle_s=0.0)))

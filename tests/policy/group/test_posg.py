@@ -329,6 +329,7 @@ class Counting:
         return Online(self.states[-1], counted_choose, counted_completed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clock", [True, False])
 @pytest.mark.parametrize(("script", "degrees"), [("price 0:2 60:3", (2, 3)), ("price 0:4 60:3 90:5", (4, 3, 5))])
 def test_after_a_change_all_replicas_get_their_share(script: str, degrees: tuple[int, ...], clock: bool) -> None:

@@ -1003,6 +1003,7 @@ print(world.attachment._decider._host.pid)
 """
 
 
+@pytest.mark.long
 def test_an_application_ends_though_its_policy_hangs(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", APPLICATION, str(tmp_path)]
