@@ -1,4 +1,9 @@
-"""Load shedding: leave out records that come too late to be of use, or too many, as PSPS does. Off unless asked for."""
+"""Load shedding: leave out records that are too old to be of use, or too many, as PSPS does. Off unless asked for.
+
+One rule, for batches here and record by record in the simulator's kernels: the oldest are shed first. A record that has waited
+long is the one whose result is worth least, and those behind it gain by its leaving. PSPS's t_out removes "events that have
+been queued for a long time". Of its queue limit the paper says only that incoming events are dropped while a queue is full.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +18,11 @@ plan, to be recorded."""
 
 @dataclass(frozen=True)
 class Shedding:
-    """PSPS's t_out and queue limit, for micro-batches: how old a record may be when its batch starts.
+    """PSPS's t_out and queue limit, for micro-batches: the maximum age of a record when its batch starts.
 
-    ``timeout_s``: older ones are left out. ``queue_limit``: when more than this wait, only as many of the newest are kept; with
-    the rate at which records come, that is an age too. Not the rate at which they are read: under a load that is too high, that
-    is less, and what the batches of an interval read may have come in minutes.
+    ``timeout_s``: older ones are shed. ``queue_limit``: when more than this wait, the oldest are shed; by the rate at which
+    records arrive, that is an age too. The rate at which they are read would not do: under too high a load it is less, and what
+    the batches of an interval read may have arrived over minutes.
 
     >>> Shedding(timeout_s=30.0, queue_limit=1_000).allowed(waiting=5_000, rate=100.0)
     10.0
