@@ -131,12 +131,12 @@ def run(
     sharder = named("shard", sharding) if isinstance(sharding, str) else sharding
     dynamic = _check_executors(executors, min_executors, max_slots)
     _need_spark()
-    from springtide.spark import clusters, room
-    from springtide.spark import driver as spark_driver
-    from springtide.spark import session as sessions
-    from springtide.spark.checkpoint import Checkpoint
-    from springtide.spark.ending import Ending
-    from springtide.spark.hashing import hashing_mark, routing_seed
+    from springtide.spark.driver import clusters, room
+    from springtide.spark.driver import session as sessions
+    from springtide.spark.driver import supervisor as spark_driver
+    from springtide.spark.driver.checkpoint import Checkpoint
+    from springtide.spark.driver.ending import Ending
+    from springtide.spark.shared.hashing import hashing_mark, routing_seed
     from springtide.spark.state import store
 
     spark_driver.check(topology)
@@ -285,7 +285,7 @@ def _recalled(held: Any, policy: ScalePolicy, operators: Sequence[str]) -> Mappi
 
 def _open(driver: Any, folder: RunFolder) -> None:
     """Start Spark. Whatever keeps it from starting is told in a line, with the file that has the rest."""
-    from springtide.spark.driver import cause_of
+    from springtide.spark.driver.supervisor import cause_of
 
     try:
         driver.open()

@@ -244,7 +244,7 @@ def test_a_route_that_loses_records_is_an_error(wrong: Callable[[Share], Any]) -
         def route(self, share: Share, table: Table) -> Any:
             return wrong(share)
 
-    with pytest.raises(OptionError, match=r"grouping 'lossy' of operator 'work' is to give a target from 0 to 1 for each of"):
+    with pytest.raises(OptionError, match=r"grouping 'lossy' of operator 'work' must return a target from 0 to 1 for each of"):
         run(line(), grouping=Lossy(), max_slots=2)
 
 

@@ -34,7 +34,7 @@ def _wrapping() -> Iterator[None]:
 
 
 class Stage:
-    """Replicas with FIFO queues, and a grouping before them; time passes as told."""
+    """Replicas with FIFO queues, and a grouping before them; the test advances the time."""
 
     def __init__(self, posg: Posg, k: int) -> None:
         self.k, self.work = k, posg.online(k, 0)
@@ -77,7 +77,7 @@ def running(posg: Posg, k: int = 2) -> Stage:
 
 
 def completion_times(targets: npt.NDArray[np.int64], costs: list[float]) -> float:
-    """The sum over records that arrive one second apart, on instances with FIFO queues."""
+    """The sum over records that arrive a second apart, on instances with FIFO queues."""
     free = [0.0] * (int(targets.max()) + 1)
     total = 0.0
     for now, (target, cost) in enumerate(zip(targets.tolist(), costs, strict=True)):
@@ -135,7 +135,7 @@ def test_greedy_is_within_its_bound(costs: list[int], k: int) -> None:
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_the_bound_is_tight(k: int) -> None:
-    """Section IV-A: k(k − 1) records of w/k and then one of w take w(2 − 1/k), where w is possible."""
+    """Section IV-A: k(k − 1) records of w/k and then a record of w take w(2 − 1/k), where w is possible."""
     w = 12.0
     costs = np.array([w / k] * (k * (k - 1)) + [w])
     found = makespan(greedy(np.repeat(costs[:, None], k, axis=1)), costs, k)
@@ -345,7 +345,7 @@ class Counting:
 @pytest.mark.parametrize("clock", [True, False])
 @pytest.mark.parametrize(("script", "degrees"), [("price 0:2 60:3", (2, 3)), ("price 0:4 60:3 90:5", (4, 3, 5))])
 def test_after_a_change_all_replicas_get_their_share(script: str, degrees: tuple[int, ...], clock: bool) -> None:
-    """C of those that were there before must not run ahead by their past: the new one would get almost all there is."""
+    """C of the old replicas must not start ahead because of their past: the new replica would get almost all records."""
     counting = Counting(Posg(window=64, clock=clock))
     model = Model(
         "shop",
@@ -399,7 +399,7 @@ def test_it_learns_from_batches_and_balances() -> None:
     keys = rng.integers(0, 10, 2000).astype(np.uint64)
     loads = [
         np.bincount(targets, (keys + np.uint64(1)) * speeds[targets], k)
-        for targets in (one.route(Share(2000, k, 3, 6, lambda: keys), table) for one in (posg, RoundRobin()))
+        for targets in (each.route(Share(2000, k, 3, 6, lambda: keys), table) for each in (posg, RoundRobin()))
     ]
     assert loads[0].max() / loads[0].mean() < 1.02
     assert loads[1].max() / loads[1].mean() > 1.3

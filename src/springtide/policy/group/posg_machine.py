@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from springtide.model.costs import LONGEST_S, Hashes
+from springtide.model.costs import MAX_COST_S, Hashes
 from springtide.policy.group import kernel
 from springtide.policy.group.count_min import Matrix, estimate_one, update_one
 
@@ -138,7 +138,7 @@ def completed(state: Machine, target: int, key: int, cost: float, now: float) ->
     op = target
     if op < 0 or op >= len(state.load):
         return
-    seconds = min(max(cost, 0.0), LONGEST_S) if cost == cost else 0.0
+    seconds = min(max(cost, 0.0), MAX_COST_S) if cost == cost else 0.0
     state.done[op] += 1
     state.spent[op] += seconds
     state.busy[op] += seconds
