@@ -305,6 +305,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]
     return json.loads(result.stdout), folder
 
 
+@pytest.mark.long
 def test_rows_are_as_agreed(short: tuple[list[dict[str, Any]], Path]) -> None:
     rows, _ = short
     assert {one["experiment"] for one in rows} == {"figure 6", "figure 7", "figure 11"}
@@ -315,6 +316,7 @@ def test_rows_are_as_agreed(short: tuple[list[dict[str, Any]], Path]) -> None:
         assert math.isfinite(one["measured"])
 
 
+@pytest.mark.long
 def test_elasticutor_bears_changes_that_resource_centric_does_not(short: tuple[list[dict[str, Any]], Path]) -> None:
     at = {(one["row"], one["series"]): one["measured"] for one in short[0]}
     for omega in (2, 4, 8, 16):  # once a minute is not within these 30 s
@@ -328,6 +330,7 @@ def test_elasticutor_bears_changes_that_resource_centric_does_not(short: tuple[l
     assert at["synchronisation: between nodes", CENTRIC] > 128  # 2·32·2 ms, and the queue
 
 
+@pytest.mark.long
 def test_figures_are_drawn(short: tuple[list[dict[str, Any]], Path]) -> None:
     drawn = sorted(path.name for path in short[1].iterdir())
     assert drawn == ["elasticutor-figure-06.png", "elasticutor-figure-07.png"]  # figure 11 has nothing to go along an axis

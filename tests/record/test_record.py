@@ -268,6 +268,7 @@ def test_many_batches_are_drawn_as_few_points_that_keep_rows_and_peaks(monkeypat
     assert {point.rows_in for point in found[:-1]} == {10 * stands_for}
 
 
+@pytest.mark.long
 def test_a_thousand_batches_and_ten_thousand_take_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("springtide.record.trace.POINTS", 64)
     retained = []

@@ -128,6 +128,7 @@ def test_copies_and_splits_reach_their_readers() -> None:
     assert rows["last"] == rows["left"] + 2 * rows["right"]
 
 
+@pytest.mark.long
 def test_tide_learns_and_shortens_batches() -> None:
     costs = np.random.default_rng(1).permutation(np.repeat(np.arange(1, 65), 8)) / 8000
     model = Model(

@@ -305,6 +305,7 @@ def test_full_knowledge_is_for_the_simulator_only() -> None:
 # in the simulator, while the number of replicas changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONTINUAL)
 def test_replicas_come_and_go_under_load(name: str) -> None:
     """Compiled, an index beyond the replicas is a crash and not an error: those that were deactivated still drain."""

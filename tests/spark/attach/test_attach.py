@@ -193,6 +193,19 @@ def test_a_snapshot_counts_from_start_to_start() -> None:
     assert operator.latency_ms == 1750.0  # jobs ran for 1.5 and for 2 s
 
 
+def test_what_a_source_left_unread_has_arrived_too() -> None:
+    # in [0, 2] 300 were read and 100 more were left, in [2, 5] 600 were read, 60 of them of those that were left
+    found = shot([batch(1, 0, 2, 99), batch(2, 2, 3, 300, unread=100), batch(3, 5, 4, 600, unread=40)])
+    (source,) = found.sources
+    assert (source.rows, source.backlog) == (900, 40)
+    assert source.arrivals == (200.0, 200.0, 180.0, 180.0, 180.0)
+    assert source.arrival_rate == 188.0  # 940/5
+    # of one batch it is unknown what it left: then what was read is known, and not what arrived
+    (source,) = shot([batch(1, 0, 2, 99), batch(2, 2, 3, 300, unread=None), batch(3, 5, 4, 600, unread=40)]).sources
+    assert source.arrivals == (150.0, 150.0, 200.0, 200.0, 200.0)
+    assert (source.arrival_rate, source.backlog) == (None, 40)
+
+
 def test_latency_is_the_wait_for_the_batch_and_the_batch() -> None:
     # records were gathered for 2 s and take 0 to 2 s until the batch starts, then 3: 4 in the mean, 4.9 at 95 %
     found = latency([batch(1, 0, 2, 9), batch(2, 2, 3, 100)], trigger_s=0.0)
@@ -1004,6 +1017,7 @@ print(world.attachment._decider._host.pid)
 """
 
 
+@pytest.mark.long
 def test_an_application_ends_though_its_policy_hangs(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", APPLICATION, str(tmp_path)]

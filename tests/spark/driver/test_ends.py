@@ -25,6 +25,7 @@ from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.closing import Closed, Open
 from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.workers import Worker
+from springtide.spark.private import internals
 from springtide.spark.private.logs import COMMIT, Logs
 from springtide.spark.shared.progress import Place
 
@@ -210,6 +211,94 @@ def test_a_run_that_is_stopped_while_its_end_fails_is_no_success(drive: Drive, m
     monkeypatch.setattr(driver, "_close", fail)
     with pytest.raises(RunError, match="the closing batch failed"):
         driver.run(Ending())
+
+
+@dataclass
+class Busy(Runner):
+    """A runner in the middle of batch 3. ``polls``: how often it is asked before the batch ends, or somebody gives it up."""
+
+    committed: dict[str, int] = field(default_factory=lambda: {"source": 50})
+    batches: int = 3
+    running: int | None = 3
+    polls: int = 20
+    given_up: bool = False
+    asked: Callable[[], None] = lambda: None
+    close: Callable[..., Any] = lambda *_: None
+
+    def is_idle(self, _: float) -> bool:
+        self.asked()
+        self.polls -= 1
+        return self.polls <= 0 or self.given_up
+
+
+STILL: Any = SimpleNamespace(look=lambda: None, still_s=3_600.0)
+"""Nothing has moved for an hour."""
+
+
+def impatient(driver: Driver) -> Driver:
+    """Batches that make no progress are given up at the first look, and none makes progress."""
+    driver._stalls, driver._end_patience_s = STILL, 0.0
+    return driver
+
+
+def test_a_slow_last_batch_is_given_up_only_once_somebody_waits_for_the_end(drive: Drive) -> None:
+    slow = impatient(drive(generated(limit=50), lambda: Query(looks=10**9), Busy()))
+    outcome = slow.run(Ending())
+    assert (outcome.ended, outcome.given_up) == (Ended.EXHAUSTED, None)
+    stopped = impatient(drive(generated(limit=50), lambda: Query(looks=10**9), runner := Busy()))
+    runner.asked = stopped.ending.set
+    outcome = stopped.run(Ending())
+    assert (outcome.ended, outcome.given_up) == (Ended.STOPPED, 3)
+
+
+def test_a_slow_closing_batch_is_given_up_only_once_somebody_waits_for_the_end(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = impatient(drive(generated(), Query, runner := Busy(given_up=True)))
+    context = SimpleNamespace(addJobTag=lambda _: None, setLocalProperty=lambda *_: None, cancelJobsWithTag=lambda _: None)
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
+    driver._frame, ends = frame, threading.Event()
+    monkeypatch.setattr(internals, "empty_like", lambda _: None)
+    runner.close = lambda *_: ends.wait(60.0)
+    threading.Timer(0.5, ends.set).start()
+    assert driver._run_without_records(4)
+    ends.clear()
+    threading.Timer(0.3, driver.ending.set).start()
+    assert not driver._run_without_records(5)
+    ends.set()
+
+
+@dataclass
+class Hung(Runner):
+    """A runner whose batch never ends; ``looks``: how often a driver may ask."""
+
+    looks: int = 20
+
+    def is_idle(self, _: float) -> bool:
+        self.looks -= 1
+        if self.looks < 0:
+            pytest.fail("the driver waits for a batch that hangs, though its run is over")
+        return False
+
+
+@pytest.mark.parametrize("ending", [Ending(duration_s=0.0), Ending()], ids=["duration", "stop"])
+def test_a_failed_query_whose_batch_hangs_ends_with_the_run(drive: Drive, ending: Ending) -> None:
+    """Its batch cannot commit any more: the epoch is a later one."""
+    queries = iter([Query(late="java.io.IOException: No space left"), Query(looks=10**9)])
+
+    def query() -> Query:
+        found = next(queries)
+        if found.late is None:
+            vars(driver)["_runner"] = Runner(failure=hung.failure)
+        elif ending.duration_s is None:
+            driver.ending.set()
+        return found
+
+    driver = impatient(drive(generated(), query, hung := Hung()))
+    epoch = driver._checkpoint.epoch
+    with pytest.raises(RunError, match=r"the run ended while its query was failing: .*No space left"):
+        driver.run(ending)
+    assert driver._checkpoint.epoch == epoch + 1
 
 
 @pytest.mark.parametrize(("error", "counted"), [("Python worker exited unexpectedly (crashed)", 1), ("Connection refused", 0)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import json
 import os
 import random
@@ -11,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,17 +62,6 @@ class Elsewhere(Machine):
         receipts, _ = self.attempt(rows_of(events), spread(16, 1), 1)
         self.commit(receipts)
         return receipts
-
-
-@pytest.fixture
-def on_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Be on a node from now on; the folder of its pieces."""
-
-    def use(name: str) -> Path:
-        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "nodes" / name))
-        return node_folder()
-
-    return use
 
 
 @pytest.fixture
@@ -536,25 +524,6 @@ def test_state_is_imported_shown_and_exported_there(tmp_path: Path, on_node: Cal
 
 
 # On Spark, with S3
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The files of an S3 server of our own; its address and keys are in the environment."""
-    server = importlib.import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    from pyarrow.fs import FileSystem
-
-    files, _ = FileSystem.from_uri("s3://bucket?allow_bucket_creation=true")
-    files.create_dir("bucket")
-    yield files
-    server.stop()
 
 
 @pytest.mark.spark
