@@ -20,11 +20,11 @@ from springtide.errors import CheckpointError, DamageError
 
 pytest.importorskip("pyspark")  # the package of the checkpoint is the one that needs it
 
-from springtide.spark.driver.agreement import Found, Mending, fault_of, is_note_void, mendings_of
+from springtide.spark.driver.agreement import Found, Mending, is_note_void, mendings_of, refusal_of
 from springtide.spark.driver.begun import Begun
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.editions import Editions
-from springtide.spark.private.logs import Entry, Logs, are_offsets, is_commit
+from springtide.spark.private.logs import Logs, SourceLogEntry, are_offsets, is_commit
 from springtide.spark.shared.durable import write_atomic
 
 
@@ -75,12 +75,12 @@ def agreed(last: int, *, begun: bool = False, commits: int | None = None) -> Fou
 @pytest.mark.parametrize("last", [-1, 0, 1, 7])
 def test_parts_that_agree_are_left_as_they_are(last: int, begun: bool) -> None:
     found = agreed(last, begun=begun)
-    assert fault_of(found) is None and mendings_of(found) == []
+    assert refusal_of(found) is None and mendings_of(found) == []
 
 
 def test_a_commit_that_spark_has_not_logged_yet_is_no_fault() -> None:
     found = agreed(7, commits=6)
-    assert fault_of(found) is None and mendings_of(found) == []
+    assert refusal_of(found) is None and mendings_of(found) == []
 
 
 AHEAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -95,21 +95,21 @@ AHEAD: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("last", [-1, 6])
 def test_a_batch_that_something_knows_to_be_committed_needs_its_manifest(witness: str, last: int) -> None:
     changes, words = AHEAD[witness]
-    fault = fault_of(replace(agreed(last), **changes))
+    fault = refusal_of(replace(agreed(last), **changes))
     assert fault is not None and fault.file == "springtide/manifests/00000007.json"
     assert re.search(f"is gone: {words}.* knows that batch 7 was committed, but", fault.differs)
 
 
 def test_logs_that_are_older_than_the_manifests_are_refused() -> None:
     older = agreed(5, begun=True)
-    fault = fault_of(replace(agreed(8), offsets=older.offsets, commits=older.commits, entries=older.entries))
+    fault = refusal_of(replace(agreed(8), offsets=older.offsets, commits=older.commits, entries=older.entries))
     assert fault is not None and fault.file == "spark/offsets/8"
     assert "batch 8 is committed, but Spark's logs end with batch 6" in fault.differs
 
 
 def test_logs_of_another_checkpoint_are_refused() -> None:
     foreign = {batch: offsets(batch + 1) for batch in range(9)}
-    fault = fault_of(replace(agreed(8), offsets=foreign))
+    fault = refusal_of(replace(agreed(8), offsets=foreign))
     assert fault is not None and fault.file == "spark/offsets/8" and "another checkpoint's" in fault.differs
 
 
@@ -122,15 +122,15 @@ def test_offsets_of_a_committed_batch_are_put_back_from_its_manifest(batch: int,
         if text is not None:
             damaged[batch] = text
         damaged_found = replace(found, offsets=damaged)
-        assert fault_of(damaged_found) is None
+        assert refusal_of(damaged_found) is None
         (mending,) = mendings_of(damaged_found)
         assert mending == Mending(f"spark/offsets/{batch}", offsets(batch), mending.reason) and mending.reason is not None
 
 
 def test_offsets_of_which_a_manifest_has_only_the_checksum_are_refused() -> None:
     found = replace(agreed(7), recorded={7: zlib.crc32(offsets(7).encode())})
-    assert fault_of(found) is None and mendings_of(found) == []
-    fault = fault_of(replace(found, offsets={**found.offsets, 7: offsets(6)}))
+    assert refusal_of(found) is None and mendings_of(found) == []
+    fault = refusal_of(replace(found, offsets={**found.offsets, 7: offsets(6)}))
     assert fault is not None and fault.file == "spark/offsets/7"
 
 
@@ -140,7 +140,7 @@ def test_offsets_of_a_begun_batch_are_put_back_from_the_note_of_it(hands_on: boo
     found = replace(agreed(7, begun=True), hands_on=hands_on)
     damaged = {number: one for number, one in found.offsets.items() if number != 8} | ({} if text is None else {8: text})
     found = replace(found, offsets=damaged)
-    assert fault_of(found) is None
+    assert refusal_of(found) is None
     (mending,) = mendings_of(found)
     assert (mending.file, mending.text) == ("spark/offsets/8", offsets(8)) and mending.reason is not None
 
@@ -148,23 +148,23 @@ def test_offsets_of_a_begun_batch_are_put_back_from_the_note_of_it(hands_on: boo
 def test_offsets_that_no_note_confirms_are_planned_anew_with_the_logs_of_their_sources() -> None:
     """As after a clean stop: the batch was refused. One digit of them could have changed."""
     found = replace(agreed(7, begun=True), begun=Begun(7, 1, offsets(7)))
-    assert fault_of(found) is None
+    assert refusal_of(found) is None
     assert mendings_of(found) == [Mending("spark/offsets/8", None, None), Mending("spark/sources/1/8", None, None)]
 
 
 def test_offsets_that_may_have_been_handed_on_are_kept() -> None:
     """By an older version, which made no note, or where the note is damaged."""
     found = replace(agreed(7, begun=True), begun=None, hands_on=True)
-    assert fault_of(found) is None and mendings_of(found) == []
+    assert refusal_of(found) is None and mendings_of(found) == []
     torn = replace(found, offsets={**found.offsets, 8: "v1"}, begun_is_damaged=True)
-    fault = fault_of(torn)
+    fault = refusal_of(torn)
     assert fault is not None and fault.file == "spark/offsets/8"
 
 
 def test_a_source_log_of_a_committed_batch_is_needed() -> None:
     found = agreed(7)
     for entries, words in (({**found.entries, "1/5": 99}, "was changed"), ({"1/7": 7}, "is gone")):
-        fault = fault_of(replace(found, entries=entries))
+        fault = refusal_of(replace(found, entries=entries))
         assert fault is not None and fault.file.startswith("spark/sources/1/") and words in fault.differs
 
 
@@ -172,14 +172,14 @@ def test_a_source_log_that_a_later_compaction_holds_is_not_needed() -> None:
     found = agreed(7, begun=True)
     begun = Begun(8, 1, offsets(8), {"1/8.compact": 8})
     found = replace(found, begun=begun, entries={"1/8.compact": 8})
-    assert fault_of(found) is None and mendings_of(found) == []
+    assert refusal_of(found) is None and mendings_of(found) == []
 
 
 @pytest.mark.parametrize("hands_on", [False, True])
 def test_a_begun_batch_whose_source_log_is_damaged_begins_anew_unless_it_was_handed_on(hands_on: bool) -> None:
     found = agreed(7, begun=True)
     found = replace(found, entries={**found.entries, "1/8": 99}, hands_on=hands_on)
-    fault, removed = fault_of(found), [(one.file, one.text) for one in mendings_of(found)]
+    fault, removed = refusal_of(found), [(one.file, one.text) for one in mendings_of(found)]
     if hands_on:
         assert fault is not None and fault.file == "spark/sources/1/8" and "handed to a sink" in fault.differs
     else:
@@ -211,8 +211,8 @@ def test_files_of_logs_are_told_from_others() -> None:
 
 def test_what_a_batch_published_before_it_was_taken_back_is_no_fault() -> None:
     """It is run again, with the same offsets and plan, and its files have the same names."""
-    assert fault_of(replace(agreed(7, begun=True), published={"/out/part-8": 8})) is None
-    assert fault_of(replace(agreed(7), published={"/out/part-8": 8})) is not None
+    assert refusal_of(replace(agreed(7, begun=True), published={"/out/part-8": 8})) is None
+    assert refusal_of(replace(agreed(7), published={"/out/part-8": 8})) is not None
 
 
 # Folders
@@ -498,7 +498,7 @@ def test_new_entries_of_a_source_log_are_read_once(life: Life, monkeypatch: pyte
     read: list[str] = []
     checksum = Logs.entry_checksum
 
-    def counted(self: Logs, entry: Entry) -> int | None:
+    def counted(self: Logs, entry: SourceLogEntry) -> int | None:
         read.append(entry.name)
         return checksum(self, entry)
 

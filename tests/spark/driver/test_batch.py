@@ -31,7 +31,7 @@ from springtide.spark.driver import staged
 from springtide.spark.driver.batch import BatchRunner
 from springtide.spark.driver.begun import Begun, Note
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.pipeline import Outcome
+from springtide.spark.driver.pipeline import BatchOutcome
 from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.staged import Output
@@ -87,7 +87,7 @@ class Case:
         places = {name: place for name, place in {**self.places, "": dead}.items() if place is not None}
         self.sinks = Sinks(topology, dead_letter_sink(topology, private), places)
         self.tasks: list[Report] = []
-        pipeline: Any = SimpleNamespace(run=lambda *_: Outcome(list(self.tasks)))
+        pipeline: Any = SimpleNamespace(run=lambda *_: BatchOutcome(list(self.tasks)))
         no_state: Any = {}
         self.control = control or Fixed()
         self.checkpoint.next_epoch()
@@ -274,7 +274,7 @@ def test_a_checkpoint_does_not_write_to_tables_that_have_batches_of_another(star
         case.sinks.prepare(Tables(**rows), case.checkpoint)
         return case
 
-    refused = "table 'b' holds batches of another checkpoint, which this one would overwrite; go on from that checkpoint, name"
+    refused = "table 'b' holds batches of another checkpoint, which this one would overwrite; resume from that checkpoint, name"
     plain, a, b = st.sink.table("b"), st.sink.table("a", batch_column="i"), st.sink.table("b", batch_column="i")
     with pytest.raises(CheckpointError, match=refused):
         prepared(b, b=5)

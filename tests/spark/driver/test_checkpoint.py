@@ -22,7 +22,7 @@ pytest.importorskip("pyspark")  # the package of the checkpoint is the one that 
 
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.fingerprint import compare, fingerprint
-from springtide.spark.driver.manifests import KEPT_BATCHES
+from springtide.spark.driver.manifests import MANIFESTS_TO_RETAIN
 from springtide.spark.shared.durable import read_json, write_atomic
 
 
@@ -392,11 +392,11 @@ def test_old_manifests_go_and_the_last_one_stays(tmp_path: Path) -> None:
     held = Checkpoint(tmp_path)
     held.acquire(taxi())
     held.next_epoch()
-    for number in range(KEPT_BATCHES + 5):
+    for number in range(MANIFESTS_TO_RETAIN + 5):
         held.commit({"batch": number, "epoch": 1})
     assert held.manifest(4) is None
     assert parts(held.manifest(5), "batch", "epoch") == {"batch": 5, "epoch": 1}
-    assert parts(held.last_manifest(), "batch", "epoch") == {"batch": KEPT_BATCHES + 4, "epoch": 1}
+    assert parts(held.last_manifest(), "batch", "epoch") == {"batch": MANIFESTS_TO_RETAIN + 4, "epoch": 1}
     held.release()
 
 

@@ -561,7 +561,7 @@ def test_a_generator_that_fails_ends_the_run_at_once_with_the_record(spark: Any,
     [
         (lambda frame: frame.selectExpr("cast(n as string) n", "k"), "'n' is string, wanted int64"),
         (lambda frame: frame.select("k"), "'n'"),
-        (lambda frame: 5, "is to return a DataFrame, got int"),
+        (lambda frame: 5, "must return a DataFrame, but returned int"),
     ],
 )
 def test_a_sql_function_that_breaks_its_word_ends_the_run_at_once(

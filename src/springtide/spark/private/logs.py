@@ -39,7 +39,7 @@ COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 """The text of a commit, where the query has no watermark of Spark's own."""
 
 
-class Entry(NamedTuple):
+class SourceLogEntry(NamedTuple):
     """A file of a source's log."""
 
     source: int
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
         return f"{self.source}/{self.number}{COMPACT if self.compact else ''}"
 
     @classmethod
-    def of(cls, name: str) -> Entry | None:
+    def of(cls, name: str) -> SourceLogEntry | None:
         found = re.fullmatch(rf"(\d+)/(\d+)({re.escape(COMPACT)})?", name)
         return None if found is None else cls(int(found[1]), int(found[2]), found[3] is not None)
 
@@ -118,18 +118,18 @@ class Logs:
         metadata = _lines(self.file("offsets", batch).read_text(encoding="utf-8"))[1]
         return int(json.loads(metadata)["batchTimestampMs"]) * 1000
 
-    def entry_checksum(self, entry: Entry) -> int | None:
+    def entry_checksum(self, entry: SourceLogEntry) -> int | None:
         try:
             return zlib.crc32((self.folder / "sources" / entry.name).read_bytes())
         except FileNotFoundError:
             return None
 
-    def entries(self, source: int) -> list[Entry]:
+    def entries(self, source: int) -> list[SourceLogEntry]:
         """All files of a source's log, in ascending order."""
         names = (f"{source}/{path.name}" for path in (self.folder / "sources" / str(source)).glob("[0-9]*"))
-        return sorted(entry for entry in map(Entry.of, names) if entry is not None)
+        return sorted(entry for entry in map(SourceLogEntry.of, names) if entry is not None)
 
-    def all_entries(self) -> list[Entry]:
+    def all_entries(self) -> list[SourceLogEntry]:
         sources = [int(path.name) for path in (self.folder / "sources").glob("[0-9]*") if path.name.isdigit()]
         return [entry for source in sorted(sources) for entry in self.entries(source)]
 
@@ -143,17 +143,19 @@ class Logs:
             before = {entry: checksum for entry, checksum in _entries(known) if _is_read(entry, source, last)}
             fresh = self._fresh(source, last, max(before, default=None))
             every = {**before, **{entry: sum_ for entry in fresh if (sum_ := self.entry_checksum(entry)) is not None}}
-            start = max((entry for entry in every if entry.compact), default=Entry(source, -1))
+            start = max((entry for entry in every if entry.compact), default=SourceLogEntry(source, -1))
             found |= {entry.name: checksum for entry, checksum in sorted(every.items()) if entry >= start}
         return found
 
-    def _fresh(self, source: int, last: int | None, known: Entry | None) -> list[Entry]:
+    def _fresh(self, source: int, last: int | None, known: SourceLogEntry | None) -> list[SourceLogEntry]:
         """The entries after a known one, up to the last that a batch reads. ``last``: None for a source of another kind."""
         if last is None:
-            return [Entry(source, 0)] if known is None else []
+            return [SourceLogEntry(source, 0)] if known is None else []
         if known is None:
             return [entry for entry in self.entries(source) if entry.number <= last]
-        return [Entry(source, number, compact) for number in range(known.number + 1, last + 1) for compact in (False, True)]
+        return [
+            SourceLogEntry(source, number, compact) for number in range(known.number + 1, last + 1) for compact in (False, True)
+        ]
 
     def mend_metadata(self) -> str | None:
         """Give the query a new id if its own cannot be read, as Spark would not start; returns what was wrong."""
@@ -207,13 +209,13 @@ def _check_numbered(offsets: str) -> None:
         )
 
 
-def _is_read(entry: Entry, source: int, last: int | None) -> bool:
+def _is_read(entry: SourceLogEntry, source: int, last: int | None) -> bool:
     return entry.source == source and (last is None or entry.number <= last)
 
 
-def _entries(checksums: Mapping[str, int]) -> Iterator[tuple[Entry, int]]:
+def _entries(checksums: Mapping[str, int]) -> Iterator[tuple[SourceLogEntry, int]]:
     for name, checksum in checksums.items():
-        entry = Entry.of(name)
+        entry = SourceLogEntry.of(name)
         if entry is not None:
             yield entry, checksum
 

@@ -15,11 +15,11 @@ import threading
 import time
 from typing import Any
 
-MOST = 16
+MAX_WORKERS = 16
 """Workers that are started at most; each takes some 30 MB."""
-TOGETHER_S = 0.2
+BUSY_S = 0.2
 """How long each of them is busy, so that no two tasks share one."""
-KEPT_S = 50.0
+IDLE_LIFETIME_S = 50.0
 """For so long they are there for sure."""
 
 _filled: dict[str, float] = {}  # by application, when
@@ -29,16 +29,16 @@ def fill(session: Any) -> None:
     """Have workers for all slots, up to a number; nobody waits for them."""
     context = session.sparkContext
     now = time.monotonic()
-    if now - _filled.get(context.applicationId, -KEPT_S) >= KEPT_S:
+    if now - _filled.get(context.applicationId, -IDLE_LIFETIME_S) >= IDLE_LIFETIME_S:
         _filled[context.applicationId] = now
         threading.Thread(target=_start, args=(context,), name="springtide-pool", daemon=True).start()
 
 
 def _start(context: Any) -> None:
-    count = min(context.defaultParallelism, MOST)
+    count = min(context.defaultParallelism, MAX_WORKERS)
     with contextlib.suppress(Exception):  # a session that ended meanwhile needs none
         context.parallelize(range(count), count).foreach(_busy)
 
 
 def _busy(_: int) -> None:
-    time.sleep(TOGETHER_S)
+    time.sleep(BUSY_S)

@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 Numbers: TypeAlias = "memoryview[int]"
 INDEX, ROWS, OPERATOR, STEP, BATCH, LEVEL, GATE, TASK, BUSY = range(9)
-"""What the numbers of a page mean; see ``Place`` for the first ones."""
+"""What the numbers of a page mean; see ``RecordPlace`` for the first ones."""
 NUMBERS = 9
 PAGE_BYTES = 8 * NUMBERS
 NOWHERE = -1
@@ -33,7 +33,7 @@ FAULT = ".fault"
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPlace:
     """A point in the work of one task of a batch. A task that is run again passes the same points in the same order."""
 
     level: int
@@ -45,12 +45,12 @@ class Place:
     rows: int = 1  # how many records are processed together from there on: more than one for map_batches
 
 
-def parse(page: bytes) -> tuple[int, Place] | None:
+def parse(page: bytes) -> tuple[int, RecordPlace] | None:
     """The batch and the place that a page tells; None of a worker without a task, or if it is no whole page."""
     if len(page) < PAGE_BYTES:
         return None
     numbers = struct.unpack(f"{NUMBERS}q", page)
-    place = Place(*(numbers[field] for field in (LEVEL, GATE, TASK, STEP, OPERATOR, INDEX, ROWS)))
+    place = RecordPlace(*(numbers[field] for field in (LEVEL, GATE, TASK, STEP, OPERATOR, INDEX, ROWS)))
     return (numbers[BATCH], place) if numbers[BUSY] else None
 
 

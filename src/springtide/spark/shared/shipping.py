@@ -10,7 +10,7 @@ from pyspark import SparkContext, cloudpickle
 
 CLOSURE_BYTES = 100_000
 """What is larger travels as a broadcast, once per executor, instead of with every task."""
-_KEPT = 32  # the program, and for each stage the routes of the last editions
+CACHED_OBJECTS = 32  # the program, and for each stage the routes of the last editions
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Shipment:
         else:
             content = cloudpickle.loads(self.pickled if isinstance(self.pickled, bytes) else self.pickled.value)
         _unpacked[self.digest] = content
-        while len(_unpacked) > _KEPT:
+        while len(_unpacked) > CACHED_OBJECTS:
             del _unpacked[next(iter(_unpacked))]
         return content
 
