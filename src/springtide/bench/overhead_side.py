@@ -30,26 +30,26 @@ DROPPED = 15
 
 
 @dataclasses.dataclass(frozen=True)
-class Number:
+class Value:
     value: int
 
 
-def add(number: Number) -> Number:
-    return Number(number.value + 1)
+def add(record: Value) -> Value:
+    return Value(record.value + 1)
 
 
-def keep(number: Number) -> bool:
-    return number.value % 7 != 0
+def keep(record: Value) -> bool:
+    return record.value % 7 != 0
 
 
-def double(number: Number) -> Number:
-    return Number(number.value * 2)
+def double(record: Value) -> Value:
+    return Value(record.value * 2)
 
 
 def topology(shape: str) -> st.Topology:
     """Springtide's query."""
     own: dict[str, Any] = {} if shape == "chained" else {"grouping": "round-robin", "parallelism": CORES}
-    rows = st.source.dataframe(_source, schema=Number, ordered=True)
+    rows = st.source.dataframe(_source, schema=Value, ordered=True)
     return rows.map(add, **own).filter(keep, **own).map(double, **own).to(st.sink.discard()).named("overhead")
 
 

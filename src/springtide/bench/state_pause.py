@@ -110,19 +110,19 @@ def rows(session: SparkSession, folder: Path) -> DataFrame:
 def springtide(session: SparkSession, folder: Path, steady_s: float) -> tuple[float, float]:
     """The longest gap beyond the median while the width goes up and down, and the median duration of a batch."""
     texts = st.source.dataframe(lambda spark: rows(spark, folder / "in"), schema=KeyText, ordered=True)
-    latest = texts.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=SHARDS, name="kept")
-    script = f"kept 0:{NARROW} {steady_s:g}:{WIDE} {2 * steady_s:g}:{NARROW}; * 0:1"
+    latest = texts.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=SHARDS, name="latest")
+    script = f"latest 0:{NARROW} {steady_s:g}:{WIDE} {2 * steady_s:g}:{NARROW}; * 0:1"
     feeder = Feeder(folder / "in")
     feeder.start()
     try:
         result = st.run(
-            latest.to(st.sink.discard()).named("kept"), policy="scripted", settings={"script": script}, max_slots=SLOTS,
+            latest.to(st.sink.discard()).named("latest"), policy="scripted", settings={"script": script}, max_slots=SLOTS,
             duration=3 * steady_s, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
         )  # fmt: skip
     finally:
         feeder.stop()
     reports = [json.loads(line) for line in (result.folder / "batches.jsonl").read_text().splitlines()]
-    widths = [report["plan"]["widths"]["kept"] for report in reports]
+    widths = [report["plan"]["widths"]["latest"] for report in reports]
     if not {NARROW, WIDE} <= set(widths):
         raise RuntimeError(f"the width should go from {NARROW} to {WIDE} and back; it was {widths}")
     busy = [report for report in reports if report["rows_in"]]

@@ -7,14 +7,13 @@ because 256 shards could not be balanced over 256 cores.
 Of the exchange the paper gives the graph, the sizes of tuples and states, and the results, but neither the data nor the costs.
 The assumptions, which the rows repeat if they matter:
 
-    1,200 stocks    of Zipf-0.5 popularity, each times a lognormal factor of deviation 1, drawn anew every 30 s on average
-    1 transaction   for every order, to all 11 operators behind the transactor
-    12 equal costs  of 55.8 µs: by the 66,600 tuples/s of 8 nodes, table 3, and by nothing else
-    n/4 executors   of each operator on n nodes: with the default of 32 they would be 384 for 256 cores
-    300 MB          of state for the transactor, of which nothing is told, and for each statistic; 10 MB for each event operator
-    80 %            of what Elasticutor can process is sent where latencies and transfers are measured, and T_max is 1.5 times
-                    the work itself: under a load that nobody can process all queues are full and all cores in use, whoever
-                    schedules
+    1,200 stocks    of Zipf-0.5 popularity, each times a lognormal factor of deviation 1, which changes every 30 s on average
+    1 transaction   for every order, to all 11 operators after the transactor
+    12 equal costs  of 55.8 µs: from the 66,600 tuples/s of 8 nodes in table 3 alone
+    n/4 executors   of each operator on n nodes: the default of 32 would make 384 for 256 cores
+    300 MB          of state for the transactor and for each statistic, and 10 MB for each event operator
+    80 %            of Elasticutor's capacity is the input where latencies and transfers are measured, and T_max is 1.5 times
+                    the work itself: above every capacity, all queues are full and all cores are in use under any scheduler
 """
 
 from __future__ import annotations
