@@ -35,6 +35,7 @@ from springtide.control.sharding import Sharding
 from springtide.control.switch import FILE, FileSwitch, Mode
 from springtide.errors import OptionError, RunError, SetupError, SpringtideError, TopologyError, nearest
 from springtide.model.duration import seconds
+from springtide.model.ending import Ending
 from springtide.model.endpoints import GenerateSource
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
@@ -131,15 +132,15 @@ def run(
     sharder = named("shard", sharding) if isinstance(sharding, str) else sharding
     dynamic = _check_executors(executors, min_executors, max_slots)
     _need_spark()
-    from springtide.spark.driver import clusters, room
+    from springtide.spark.driver import checks, clusters, room
     from springtide.spark.driver import session as sessions
-    from springtide.spark.driver import supervisor as spark_driver
+    from springtide.spark.driver.arrivals import SourceActuator
     from springtide.spark.driver.checkpoint import Checkpoint
-    from springtide.spark.driver.ending import Ending
+    from springtide.spark.driver.plane import BatchPlane
     from springtide.spark.shared.hashing import hashing_mark, routing_seed
     from springtide.spark.state import store
 
-    spark_driver.check(topology)
+    checks.check(topology)
     if spark is not None:
         sessions.check(spark, dynamic)
     else:
@@ -179,7 +180,7 @@ def run(
         managed = Executors(time.monotonic, journal.decision, None if grant is None else named("grant", grant))
         plans = Plans(
             topology, Goals(bounds, target_s, trigger_s, interval_s), decider,
-            World(Monitor(topology), journal, managed, [spark_driver.SourceActuator(held, topology)]),
+            World(Monitor(topology), journal, managed, [SourceActuator(held, topology)]),
             intake=Intake(ReadLimit(target_s) if target_s is not None else None, shedding, trigger_s), routing=routing,
             sharding=Sharding(topology, sharder),
         )  # fmt: skip
@@ -206,8 +207,8 @@ def run(
             employed.callback(cluster.close)
             managed.employ(cluster, limits, elastic, caching)
 
-        driver = spark_driver.Driver(topology, held, plans, groupings, new_session, stop, opened=opened, state=state,
-                                     stall_after_s=stall_after_s)  # fmt: skip
+        driver = BatchPlane(topology, held, plans, groupings, new_session, stop, opened=opened, state=state,
+                            stall_after_s=stall_after_s)  # fmt: skip
         folder.write_run({"topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),
                           "policy": policy, "settings": dict(settings or {}), "guards": list(guards), "dry_run": dry_run,
                           "grouping": grouping,
@@ -285,7 +286,7 @@ def _recalled(held: Any, policy: ScalePolicy, operators: Sequence[str]) -> Mappi
 
 def _open(driver: Any, folder: RunFolder) -> None:
     """Start Spark. Whatever keeps it from starting is told in a line, with the file that has the rest."""
-    from springtide.spark.driver.supervisor import cause_of
+    from springtide.spark.private.failures import cause_of
 
     try:
         driver.open()

@@ -15,19 +15,19 @@ from click.testing import CliRunner
 
 from springtide.cli.main import cli
 from springtide.errors import OptionError
-from springtide.papers import elasticutor_setup
-from springtide.papers.elasticutor import EXPERIMENTS
-from springtide.papers.elasticutor_exchange import scheduling_s
-from springtide.papers.elasticutor_micro import recoveries
-from springtide.papers.elasticutor_rows import between
-from springtide.papers.elasticutor_setup import CENTRIC, ELASTIC, NAIVE, STATIC, Floats, Lab, exchange, micro, shuffled, single
+from springtide.papers.elasticutor import engine as elastic
+from springtide.papers.elasticutor import setup as elasticutor_setup
+from springtide.papers.elasticutor.book import Book, percentile
+from springtide.papers.elasticutor.control import balance, schedule
+from springtide.papers.elasticutor.engine import Elastic, Keys, Operator, Result, run
+from springtide.papers.elasticutor.exchange import scheduling_s
+from springtide.papers.elasticutor.experiments import EXPERIMENTS
+from springtide.papers.elasticutor.micro import recoveries
+from springtide.papers.elasticutor.moves import OneByOne, Stopping
+from springtide.papers.elasticutor.rows import between
+from springtide.papers.elasticutor.setup import CENTRIC, ELASTIC, NAIVE, STATIC, Floats, Lab, exchange, micro, shuffled, single
+from springtide.papers.elasticutor.state import State
 from springtide.papers.rows import NOT_REPRODUCED, REPRODUCED
-from springtide.sim import elastic
-from springtide.sim.elastic import Elastic, Keys, Operator, Result, run
-from springtide.sim.elastic_book import Book, percentile
-from springtide.sim.elastic_control import balance, schedule
-from springtide.sim.elastic_moves import OneByOne, Stopping
-from springtide.sim.elastic_state import State
 
 KEYS = ["paper", "experiment", "row", "series", "x", "published", "measured", "unit", "verdict", "note"]
 

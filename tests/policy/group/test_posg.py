@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from springtide.model.costs import TaskCosts
 from springtide.policy.group import Online, Share, count_min, kernel
 from springtide.policy.group.posg import Posg, greedy
-from springtide.policy.group.posg_machine import ROUND_ROBIN as TURNS
-from springtide.policy.group.posg_machine import RUN, SEND_ALL, WAIT_ALL, Machine, choose, completed
+from springtide.policy.group.posg.machine import ROUND_ROBIN as TURNS
+from springtide.policy.group.posg.machine import RUN, SEND_ALL, WAIT_ALL, Machine, choose, completed
 from springtide.policy.group.round_robin import RoundRobin
 from springtide.sim import ByItem, Model, Operator, Source, Zipf, simulate
 

@@ -20,9 +20,8 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
-from springtide.policy.scale import tide
-from springtide.policy.scale import tide_replay as replay
-from springtide.policy.scale.tide import BEGINNING, BLOCKS, KEPT, USUAL, Tide, _regret, _scenarios, _usual
+from springtide.policy.scale.tide import policy, replay
+from springtide.policy.scale.tide.policy import BEGINNING, BLOCKS, KEPT, USUAL, Tide, _regret, _scenarios, _usual
 from springtide.sim import simulate
 
 COST = 0.01
@@ -428,5 +427,5 @@ def test_candidates_that_are_not_played_would_not_have_been_chosen(
 ) -> None:
     intervals = [[rate] * 10 for rate in np.exp(np.random.default_rng(1).normal(6, 1, 40)).tolist()]
     found = run(Tide(), intervals, 2, **options)
-    monkeypatch.setattr(tide, "AT_ONCE", 10**6)
+    monkeypatch.setattr(policy, "AT_ONCE", 10**6)
     assert found == run(Tide(), intervals, 2, **options)

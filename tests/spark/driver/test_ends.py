@@ -18,11 +18,12 @@ from springtide.model.topology import Topology
 
 pytest.importorskip("pyspark")
 
+from springtide.control import supervisor
+from springtide.model.ending import Ended, Ending
 from springtide.spark.driver import closing
-from springtide.spark.driver import supervisor as drivers
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.closing import Closed, Open
-from springtide.spark.driver.ending import Ended, Ending
+from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.workers import Worker
 from springtide.spark.private.logs import COMMIT, Logs
 from springtide.spark.shared.progress import Place
@@ -91,7 +92,7 @@ class Runner:
     def retire(self) -> None: ...
 
 
-class Driver(drivers.Driver):
+class Driver(BatchPlane):
     """A driver whose queries are given to it."""
 
     def __init__(self, topology: Topology, folder: Path, queries: Callable[[], Query], runner: Any) -> None:
@@ -101,12 +102,12 @@ class Driver(drivers.Driver):
         control: Any = None
         super().__init__(topology, checkpoint, control, {}, SimpleNamespace, self.ending, clock=lambda: 1_000.0)
         self._session = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)))
-        self._started, self._queries, self._runner = 999.0, queries, runner
+        self._arrivals.started, self._queries, self._runner = 999.0, queries, runner
         self.starts = 0
 
     def _start(self, ending: Ending) -> Any:
         self.starts += 1
-        self._came = self._scheduled()
+        self._came = self._arrivals.came()
         return self._queries()
 
 
@@ -116,7 +117,7 @@ Drive = Callable[[Topology, Callable[[], Query], Runner], Driver]
 @pytest.fixture
 def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drive]:
     """Makes drivers, each with a checkpoint of its own."""
-    monkeypatch.setattr(drivers, "BACKOFF_S", (0.0,))
+    monkeypatch.setattr(supervisor, "BACKOFF_S", (0.0,))
     made: list[Driver] = []
 
     def make(topology: Topology, queries: Callable[[], Query], runner: Runner) -> Driver:
@@ -220,8 +221,8 @@ def test_workers_that_die_with_their_jvm_say_nothing_of_the_record_they_were_at(
     noted: list[Worker] = []
     monkeypatch.setattr(driver._workers, "dead", lambda batch: [Worker("host", 1, batch, place, alive=False)])
     monkeypatch.setattr(driver._crashes, "note", lambda dead: noted.extend(dead))
-    monkeypatch.setattr(drivers, "BACKOFF_S", (0.0,))
-    driver._recover(RuntimeError(error), 1)
+    monkeypatch.setattr(supervisor, "BACKOFF_S", (0.0,))
+    driver._failure(RuntimeError(error), progressed=False)
     assert len(noted) == counted
 
 

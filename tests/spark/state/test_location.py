@@ -39,7 +39,8 @@ from springtide.spark.state.compact import merge
 from springtide.spark.state.declared import declarations, kept_of
 from springtide.spark.state.exporting import exported
 from springtide.spark.state.reading import held_of, reading
-from springtide.spark.state.stepping import Receipt, Stepping, Version
+from springtide.spark.state.receipt import StateReceipt
+from springtide.spark.state.stepping import Stepping, Version
 from springtide.spark.state.store import Folder, Remote, check_writable, checked, place_of
 
 
@@ -57,7 +58,7 @@ class Elsewhere(Machine):
         parts = place_of(self.kept.folder).segments(names)
         return [row for part in parts for number in range(len(part.chunks)) for row in part.read(number).to_pylist()]
 
-    def batch_of(self, events: list[Event]) -> list[dict[str, Any]]:
+    def batch_of(self, events: list[Event]) -> list[StateReceipt]:
         """A batch of one task that is committed; its receipts."""
         receipts, _ = self.attempt(rows_of(events), spread(16, 1), 1)
         self.commit(receipts)
@@ -86,10 +87,10 @@ def pieces(node: Path) -> dict[str, Path]:
     return {path.name: path for path in node.glob("*/*.state/*")}
 
 
-def traffic(receipts: list[dict[str, Any]]) -> tuple[int, int, int]:
+def traffic(receipts: list[StateReceipt]) -> tuple[int, int, int]:
     total = Traffic()
     for receipt in receipts:
-        total.add(receipt)
+        total.add(vars(receipt))
     return total.cache_hits, total.cache_misses, total.fetched_bytes
 
 
@@ -374,7 +375,7 @@ def test_the_book_removes_sweeps_and_mends_there(tmp_path: Path, on_node: Callab
     names = machine.files
     assert path.name not in names
     receipts, _ = machine.attempt([{"key": key, "at": datetime.datetime.now(datetime.UTC)} for key in range(5)], None, 1)
-    assert receipts[0]["added"] == 0  # all five keys are known
+    assert receipts[0].added == 0  # all five keys are known
     again.close()
 
 
@@ -388,7 +389,7 @@ def test_reports_tell_what_was_moved_also_by_merges(tmp_path: Path, on_node: Cal
     manifest = run_batches(book, machine, 1)  # has a merge of all files begun, and waits for it
     files = [file for run in manifest["state"]["count"]["runs"] for file in run[2]]
     assert book._merging and len(files) == FEW
-    told = vars(Receipt("count", 0, cache_hits=1, cache_misses=10, fetched_bytes=1_000))
+    told = StateReceipt("count", 0, cache_hits=1, cache_misses=10, fetched_bytes=1_000)
     book.committed(book.after(FEW, [task([told])]))
     second, third = (book.reports(Plan({}, 1, {}, shards={"count": (0,) * 4}), [task([told])])["count"] for _ in range(2))
     # the batch on "b" has fetched the files, which are small; the merge found them, and its own: an index and a chunk of each

@@ -7,6 +7,11 @@
     metadata       the query's id
 
 Spark does not fsync any of them.
+
+Why: a replay has to read the same records, so a damaged log is mended from manifests, and closing batches are logged as Spark
+logs its own.
+Seen to work on: Spark 4.2 and 4.3, whose logs are of version 1 or 2.
+Without it: a start refuses logs of another version, and names the file.
 """
 
 from __future__ import annotations
