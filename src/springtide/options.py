@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from springtide.control.plane.spec import Spec, make
 from springtide.control.planner import Bounds
@@ -29,7 +29,6 @@ from springtide.policy.shard import Sharder
 Duration = str | float
 """Such as ``"2s"`` or ``"250ms"``; a plain number is seconds."""
 Folder = str | os.PathLike[str]
-T = TypeVar("T")
 
 EXECUTORS = ("elastic", "fixed", "spark")
 STALL_AFTER_S = 60.0
@@ -211,14 +210,20 @@ class RunOptions:
     @classmethod
     def of(cls, operators: Sequence[str], given: Mapping[str, Any]) -> RunOptions:
         """From values under the names of the keywords of ``springtide.run``, as a command line has them."""
-        return cls(
-            policy=picked(spec, {**given, "operators": operators}), goals=picked(goals, given),
-            routing=picked(RoutingOptions, given), ending=picked(ending, given), places=picked(places, given),
-            spark=picked(SparkOptions, given), shedding=picked(shedding, given), dry_run=given.get("dry_run", False),
-            stall_after_s=picked(stall_limit, given),
-        )  # fmt: skip
+        return cls(**groups(_OF_RUN, {**given, "operators": operators}))
 
 
-def picked(make: Callable[..., T], given: Mapping[str, Any]) -> T:
-    """A group of options, made from the values that it has a parameter for."""
-    return make(**{name: given[name] for name in inspect.signature(make).parameters if name in given})
+_OF_RUN: Mapping[str, Callable[..., Any]] = {
+    "policy": spec, "goals": goals, "routing": RoutingOptions, "ending": ending, "places": places, "spark": SparkOptions,
+    "shedding": shedding, "dry_run": lambda dry_run=False: dry_run, "stall_after_s": stall_limit,
+}  # fmt: skip
+
+
+def groups(makers: Mapping[str, Callable[..., Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Groups of options, each made from the values that its maker has a parameter for; TypeError for a value of none."""
+    takes = {group: inspect.signature(make).parameters for group, make in makers.items()}
+    if unknown := given.keys() - {name for parameters in takes.values() for name in parameters}:
+        raise TypeError(f"there is no option {', '.join(sorted(unknown))}")
+    return {
+        group: make(**{name: given[name] for name in takes[group] if name in given}) for group, make in makers.items()
+    }  # fmt: skip

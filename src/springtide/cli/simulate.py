@@ -64,15 +64,17 @@ def simulate(
     with errors():
         from springtide.apps.traces import named
         from springtide.sim import Reconfiguration
-        from springtide.sim import simulate as simulated
+        from springtide.sim.entry import simulated
+        from springtide.sim.options import SimulationOptions
 
         of_policy, of_grouping = parted(pairs)
         if options["trace"] is not None:
             options["trace"] = named(options["trace"], data_dir)
         options["reconfiguration"] = Reconfiguration(options["reconfiguration"], seconds(pause, "pause"))
+        asked = SimulationOptions.of({**options, "settings": of_policy, "grouping_settings": of_grouping})
         chosen = load.model_or_topology(topology)
         with _progress() as progress:
-            outcome = simulated(chosen, settings=of_policy, grouping_settings=of_grouping, progress=progress, **options)
+            outcome = simulated(chosen, asked, progress)
     if as_json:
         print_json(dict(outcome.summary))
     else:
