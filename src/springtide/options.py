@@ -58,7 +58,7 @@ def spec(
     return Spec(policy, settings or {}, tuple(guards), tuple(operators), seed, grant, managers)
 
 
-def chosen(asked: Spec) -> Chosen:
+def scaler(asked: Spec) -> Chosen:
     """The policy behind its guards; refused when only the simulator can ask it."""
     refuse_simulated(asked.policy)
     return make(asked)

@@ -32,7 +32,7 @@ class Job:
 
 
 def checked(topology: Topology, asked: RunOptions) -> Job:
-    scaler, groupings = options.chosen(asked.policy), asked.routing.groupings(topology)
+    scaler, groupings = options.scaler(asked.policy), asked.routing.groupings(topology)
     if asked.shedding is not None:
         options.check_shedding(asked.shedding, topology)
     sharder = asked.routing.sharder()
