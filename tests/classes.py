@@ -81,7 +81,7 @@ def _folder(shelf: Path) -> Path | None:
     except ImportError:
         return None
     from springtide.errors import SetupError
-    from springtide.spark.java import find_java
+    from springtide.spark.driver.java import find_java
 
     try:
         home = find_java().home
@@ -111,7 +111,7 @@ def archive_classes(job: Path, made: Path) -> None:
 
     import springtide as st
     from crash.job import Settings, build
-    from springtide.spark.java import find_java
+    from springtide.spark.driver.java import find_java
 
     base, top = made / BASE, made / TOP
     subprocess.run(

@@ -55,7 +55,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The one session of this test run, with Springtide's settings."""
-    from springtide.spark import session as sessions
+    from springtide.spark.driver import session as sessions
 
     session: Any = sessions.create(sessions.local_master(4), "springtide-tests")
     yield session

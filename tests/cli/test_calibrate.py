@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Path:
     checkpoint = folder.path / "checkpoint"
     folder.write_run({"topology": "tweets", "stages": dict(topology.stages), "checkpoint": str(checkpoint)})
     pytest.importorskip("pyspark")
-    from springtide.spark.editions import Editions
+    from springtide.spark.driver.editions import Editions
 
     weights = np.array([10.0, 30.0, 60.0])
     learned = {"keys": np.array([3, 5, 7], dtype=np.uint64), "weights": weights, "seconds": weights * list(KINDS.values())}

@@ -11,7 +11,7 @@ import pytest
 from springtide.cli import doctor
 from springtide.cli.doctor import Finding, render
 from springtide.errors import SetupError
-from springtide.spark.java import Java
+from springtide.spark.driver.java import Java
 
 
 def judge_pyspark(version: str | None) -> Finding:

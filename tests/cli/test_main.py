@@ -275,7 +275,7 @@ def test_wrong_use_exits_with_2_and_a_clear_message_and_changes_nothing(case: st
 
 def test_a_checkpoint_of_another_topology_is_refused_with_the_difference(flawed: Path) -> None:
     from springtide.cli import load
-    from springtide.spark.checkpoint import Checkpoint
+    from springtide.spark.driver.checkpoint import Checkpoint
 
     held = Checkpoint(flawed / "checkpoint")
     held.acquire(load.topology("two.py:first"))

@@ -20,8 +20,9 @@ from springtide.errors import OptionError, SetupError
 from springtide.model.executor import Executor
 from springtide.model.request import AddExecutors, Proposal, RemoveExecutor, Verdict
 from springtide.policy.place.release import leaving
-from springtide.spark import clusters, internals, session
-from springtide.spark.clusters import LocalCluster, SparkCluster
+from springtide.spark.driver import clusters, session
+from springtide.spark.driver.clusters import LocalCluster, SparkCluster
+from springtide.spark.private import internals
 
 
 @dataclass

@@ -383,7 +383,7 @@ def test_what_depends_on_the_tasks_is_published_when_it_changes() -> None:
 
 def test_a_state_that_is_no_arrays_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("pyspark")
-    from springtide.spark.editions import Editions
+    from springtide.spark.driver.editions import Editions
 
     @dataclass(frozen=True)
     class Odd(ByTask):
@@ -425,7 +425,7 @@ def test_a_key_that_is_no_column_is_refused() -> None:
 
 def test_editions_are_files_without_pickles(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from springtide.spark.editions import KEPT, Editions
+    from springtide.spark.driver.editions import KEPT, Editions
 
     editions = Editions(tmp_path / "knowledge")
     assert editions.latest() == 0
@@ -444,7 +444,7 @@ def test_editions_are_files_without_pickles(tmp_path: Path) -> None:
 
 def test_an_edition_that_was_damaged_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("pyspark")
-    from springtide.spark.editions import Editions
+    from springtide.spark.driver.editions import Editions
 
     editions = Editions(tmp_path)
     for damage in (b"", b"PK\x03\x04 and no more", b"\x80\x04N."):

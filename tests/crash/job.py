@@ -264,10 +264,10 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
     """
     from pyspark import SparkContext
 
-    from springtide.spark import staging
-    from springtide.spark.checkpoint import Checkpoint
-    from springtide.spark.sinks import Sinks
+    from springtide.spark.driver.checkpoint import Checkpoint
+    from springtide.spark.driver.sinks import Sinks
     from springtide.spark.state.book import StateBook
+    from springtide.spark.task import staging
 
     places: dict[str, tuple[Any, str, bool]] = {
         "planned": (Checkpoint, "write_plan", True),

@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 
 from crash.job import Number, Part, Settings, Split, Tag, Weigh, make, parse
 from springtide.model.generated import draws
-from springtide.spark.durable import read_json
+from springtide.spark.shared.durable import read_json
 from springtide.spark.state.reading import reading
 
 Records = Counter[tuple[Any, ...]]

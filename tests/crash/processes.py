@@ -118,7 +118,7 @@ class Job:
 
     def workers(self) -> list[psutil.Process]:
         """The Python workers that run tasks. A daemon forks them, so that they have its command line."""
-        forked = [one for one in self._family() if one.runs("python") and one.runs("springtide.spark.daemon")]
+        forked = [one for one in self._family() if one.runs("python") and one.runs("springtide.spark.private.daemon")]
         daemons = {one.process.pid for one in forked}
         return [one.process for one in forked if one.parent in daemons]
 

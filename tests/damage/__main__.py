@@ -27,8 +27,8 @@ class Sessions:
         self._session: Any = None
 
     def __call__(self, broken: bool = False) -> Any:
-        from springtide.spark import internals
-        from springtide.spark import session as sessions
+        from springtide.spark.driver import session as sessions
+        from springtide.spark.private import internals
 
         if self._session is not None and (broken or not internals.is_alive(self._session)):
             self.close()

@@ -96,7 +96,7 @@ def quick() -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         for name, value in (
             ("springtide.spark.state.catalog.FEW", 3),
-            ("springtide.spark.driver.BACKOFF_S", (0.05, 0.05, 0.05)),
+            ("springtide.spark.driver.supervisor.BACKOFF_S", (0.05, 0.05, 0.05)),
             ("springtide.running.execution.draw", lambda *_: []),
         ):
             patches.enter_context(mock.patch(name, value))
@@ -111,7 +111,7 @@ def staged(path: PurePath) -> bool:
 @contextlib.contextmanager
 def _copied(place: Place, batch: int, copy: Path, step: str) -> Iterator[None]:
     """Copy the tree when the driver comes to a step of ``Sinks`` in a batch, the first time."""
-    from springtide.spark.sinks import Sinks
+    from springtide.spark.driver.sinks import Sinks
 
     original: Callable[..., Any] = getattr(Sinks, step)
 

@@ -19,12 +19,12 @@ from pyspark import cloudpickle
 
 from processors.state_machine import SECOND, Machine
 from springtide.errors import OptionError, TopologyError
-from springtide.spark import worker
-from springtide.spark.chunk import Chunk
-from springtide.spark.program import Staging, compile_topology
-from springtide.spark.progress import Crashed
-from springtide.spark.shipping import Shipment
-from springtide.spark.worker import StagePlan, Stop, Task
+from springtide.spark.shared.program import Staging, compile_topology
+from springtide.spark.shared.progress import Crashed
+from springtide.spark.shared.shipping import Shipment
+from springtide.spark.task import worker
+from springtide.spark.task.chunk import Chunk
+from springtide.spark.task.worker import StagePlan, Stop, Task
 
 NOTHING = Shipment("nothing", cloudpickle.dumps({}))
 PLAN = StagePlan(0, {}, 1, 1, NOTHING)

@@ -28,7 +28,7 @@ from springtide.errors import RunError
 
 pytest.importorskip("pyspark")
 
-from springtide.spark import driver
+from springtide.spark.driver import supervisor as driver
 
 pytestmark = pytest.mark.spark
 

@@ -17,18 +17,18 @@ import springtide as st
 
 pytest.importorskip("pyspark")  # programs are in the package that needs it
 
-from springtide.spark import progress
-from springtide.spark.crashes import Crashes
-from springtide.spark.program import Program, Staging, compile_topology
-from springtide.spark.progress import NOWHERE, Place
-from springtide.spark.stalls import Stalls
-from springtide.spark.workers import Worker, Workers
+from springtide.spark.driver.crashes import Crashes
+from springtide.spark.driver.stalls import Stalls
+from springtide.spark.driver.workers import Worker, Workers
+from springtide.spark.shared import progress
+from springtide.spark.shared.program import Program, Staging, compile_topology
+from springtide.spark.shared.progress import NOWHERE, Place
 
 PLACE = Place(level=1, gate=0, task=3, step=1, operator=1, index=17)
 
 WORKER = """
 import ctypes, os, sys, time
-from springtide.spark.progress import INDEX, page_of
+from springtide.spark.shared.progress import INDEX, page_of
 page = page_of(sys.argv[1], 5)
 with page.task(batch=12, level=1, gate=0, task=3), page.operator(1):
     page.numbers[INDEX] = 17

@@ -35,10 +35,10 @@ from springtide.model.plan import Plan
 from springtide.model.report import BatchReport
 from springtide.policy import registry
 from springtide.policy.group import Grouping
-from springtide.spark import session as sessions
-from springtide.spark.pipeline import Outcome, Pipeline
-from springtide.spark.program import Program, Staging, compile_topology
-from springtide.spark.worker import BATCH_PROPERTY
+from springtide.spark.driver import session as sessions
+from springtide.spark.driver.pipeline import Outcome, Pipeline
+from springtide.spark.shared.program import Program, Staging, compile_topology
+from springtide.spark.task.worker import BATCH_PROPERTY
 
 K = {"wait": 5, "cpu": 2}
 COSTS = ("posg", "tweets", "constant")

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import springtide as st
 from springtide.bench.statistics import quartiles, turned
 from springtide.record.folder import RunFolder
-from springtide.spark import session as sessions
+from springtide.spark.driver import session as sessions
 
 SLOTS = 2
 RECORDS = 1_000_000

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import springtide as st
 from springtide.bench.overhead import ROWS_PER_BATCH
-from springtide.spark import java
-from springtide.spark import session as sessions
+from springtide.spark.driver import java
+from springtide.spark.driver import session as sessions
 
 CORES = 2
 KEEP_PROGRESS = {"spark.sql.streaming.numRecentProgressUpdates": "1000"}

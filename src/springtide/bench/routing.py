@@ -29,7 +29,7 @@ from springtide.bench.statistics import quartiles, turned
 from springtide.model.costs import TaskCosts
 from springtide.policy import registry
 from springtide.policy.group import Grouping, Learner, Share, Table
-from springtide.spark.worker import BATCH_PROPERTY
+from springtide.spark.task.worker import BATCH_PROPERTY
 
 K = 8
 RECORDS, WARM = 2_000, 50_000
@@ -176,4 +176,4 @@ def _is_worker(process: psutil.Process) -> bool:
         words = process.cmdline()
     except psutil.NoSuchProcess:
         return False
-    return "-m" in words and "springtide.spark.daemon" in words  # in the JVM's arguments it is part of a longer word
+    return "-m" in words and "springtide.spark.private.daemon" in words  # in the JVM's arguments it is part of a longer word

@@ -37,7 +37,7 @@ def standalone(folder: Path, cores: int = 6, memory: str = "6g") -> Iterator[str
     """A cluster whose worker says that it has so many cores; yields the master's address. What it prints is in ``folder``."""
     import pyspark
 
-    from springtide.spark import java
+    from springtide.spark.driver import java
 
     java.use(java.find_java())
     home = Path(pyspark.__file__).parent
@@ -77,7 +77,7 @@ def with_archive(folder: Path) -> dict[str, str]:
     A start takes 1.6 s of a core instead of 3.1. On a cluster that is another machine's time; here six of them, on two cores,
     would hold up what is measured. Without an archive, as where the JVM cannot make one, they start as they do.
     """
-    from springtide.spark import session as sessions
+    from springtide.spark.driver import session as sessions
 
     archive, options = folder / "classes.jsa", "spark.executor.extraJavaOptions"
     with standalone(folder, cores=1) as master:

@@ -35,7 +35,7 @@ import springtide as st
 from springtide.bench.state import answer_of
 from springtide.bench.state_throughput import ROCKSDB, SHARDS
 from springtide.bench.statistics import turned
-from springtide.spark import session as sessions
+from springtide.spark.driver import session as sessions
 
 SLOTS = 8
 KEYS = 100_000

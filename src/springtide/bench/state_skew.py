@@ -37,7 +37,7 @@ from springtide.model.report import BatchReport
 from springtide.policy.shard import Loads, Owner, spread
 from springtide.policy.shard.balance import balanced
 from springtide.record.folder import RunFolder
-from springtide.spark import session as sessions
+from springtide.spark.driver import session as sessions
 
 WIDTH = 8
 SHARDS = 256

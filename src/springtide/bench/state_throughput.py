@@ -24,7 +24,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 import springtide as st
 from springtide.bench.state import LOADS, Load
 from springtide.bench.statistics import turned
-from springtide.spark import session as sessions
+from springtide.spark.driver import session as sessions
 from springtide.spark.state.reading import reading
 
 SLOTS = 4

@@ -45,7 +45,7 @@ def calibrate(run: Path, output: Path | None, as_json: bool) -> None:
 def _calibrated(run: Path) -> dict[str, Any]:
     from springtide.record.folder import RunFolder
     from springtide.sim.calibrate import calibrated
-    from springtide.spark.checkpoint import Checkpoint
+    from springtide.spark.driver.checkpoint import Checkpoint
 
     folder = RunFolder.open(run)
     about = folder.run() or {}

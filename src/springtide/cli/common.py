@@ -39,7 +39,7 @@ def settings_of(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
 
 def warn_of_secrets(names: Iterable[str]) -> None:
     """Tell who gives a secret in an argument that others can read it there, and where else it can be."""
-    from springtide.spark.properties import secrets
+    from springtide.spark.private.properties import secrets
 
     for name in secrets(names):
         click.echo(

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from springtide.errors import SetupError
-from springtide.spark.java import Java, find_java
+from springtide.spark.driver.java import Java, find_java
 
 Version = tuple[int, ...]
 

@@ -14,7 +14,7 @@ import click
 
 from springtide.cli.common import errors, warn_of_secrets
 from springtide.errors import OptionError, SetupError
-from springtide.spark.session import GRACEFUL
+from springtide.spark.driver.session import GRACEFUL
 
 SETTINGS = {
     "--policy": "policy",
@@ -62,7 +62,7 @@ def submit(arguments: tuple[str, ...]) -> None:
         preset = defaults(parsed.spark, home, os.environ)
         check(parsed, preset)
         warn_of_secrets(given(parsed.spark))
-        from springtide.spark import java
+        from springtide.spark.driver import java
 
         java.use(java.find_java())
         line = command(parsed, home, preset)
@@ -120,7 +120,7 @@ def check(parsed: Submission, defaults: Mapping[str, str]) -> None:
         raise OptionError(f"there is no file {app!r}")
     from springtide.options import scaler
     from springtide.spark.attach import options
-    from springtide.spark.session import is_on
+    from springtide.spark.private.properties import is_on
 
     told = {**defaults, **given(parsed.spark)}
     if told.get("spark.submit.deployMode") == "cluster":

@@ -37,8 +37,8 @@ from springtide.running.signals import signals
 from springtide.running.watching import Watch, watching
 
 if TYPE_CHECKING:
-    from springtide.spark.checkpoint import Checkpoint
-    from springtide.spark.driver import Outcome
+    from springtide.spark.driver.checkpoint import Checkpoint
+    from springtide.spark.driver.supervisor import Outcome
 
 log = logging.getLogger("springtide")
 

@@ -16,18 +16,18 @@ from springtide.errors import OptionError, RunError, SpringtideError
 from springtide.model.topology import Topology
 from springtide.options import PlaceOptions, SparkOptions
 from springtide.running.checks import Job
-from springtide.spark import clusters, driver, room
-from springtide.spark import session as sessions
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.driver import Driver, Outcome, SourceActuator
-from springtide.spark.ending import Ending
-from springtide.spark.hashing import hashing_mark, routing_seed
+from springtide.spark.driver import clusters, room, supervisor
+from springtide.spark.driver import session as sessions
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.ending import Ending
+from springtide.spark.driver.supervisor import Driver, Outcome, SourceActuator
+from springtide.spark.shared.hashing import hashing_mark, routing_seed
 from springtide.spark.state import store
 
 
 def check_session(topology: Topology, spark: SparkOptions) -> None:
     """Refuse functions that cannot reach the workers, and a session that cannot work."""
-    driver.check(topology)
+    supervisor.check(topology)
     if spark.spark is not None:
         sessions.check(spark.spark, spark.dynamic)
     else:
@@ -86,7 +86,7 @@ class SparkPlane:
         except SpringtideError:
             raise
         except Exception as error:
-            raise RunError(f"Spark did not start: {driver.cause_of(error)} ({self._log} has more)") from error
+            raise RunError(f"Spark did not start: {supervisor.cause_of(error)} ({self._log} has more)") from error
 
     def follow(self) -> Outcome:
         assert self._driver is not None

@@ -40,7 +40,7 @@ from springtide.model.snapshot import Snapshot
 from springtide.options import scaler, spec
 from springtide.policy.chosen import chosen
 from springtide.policy.scale import State
-from springtide.spark import clusters, internals, launch
+from springtide.spark import launch
 from springtide.spark.attach import entry, options
 from springtide.spark.attach.advice import advise
 from springtide.spark.attach.attachment import Attachment
@@ -61,6 +61,8 @@ from springtide.spark.attach.goal import Goal
 from springtide.spark.attach.measure import fixed_s, latency, snapshot
 from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
+from springtide.spark.driver import clusters
+from springtide.spark.private import internals
 
 T0 = 1_800_000_000.0
 
@@ -990,7 +992,7 @@ def test_a_policy_that_hangs_is_started_again_and_ends_with_the_attachment(tmp_p
 APPLICATION = """
 import sys
 from pathlib import Path
-import test_attach as t
+from spark.attach import test_attach as t
 folder = Path(sys.argv[1])
 world = t.World(policy=t.moody(folder)).warm()
 world.step()

@@ -16,7 +16,7 @@ import pytest
 from springtide.attaching import attach
 from springtide.bench.standalone import EXECUTOR_CONF, standalone
 from springtide.errors import OptionError, SetupError
-from springtide.spark.session import GRACEFUL
+from springtide.spark.driver.session import GRACEFUL
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -164,7 +164,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def environ() -> dict[str, str]:
-    from springtide.spark import java
+    from springtide.spark.driver import java
 
     java.use(java.find_java())
     return {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -30,7 +30,7 @@ from springtide.errors import CheckpointError, OptionError, SetupError
 from springtide.model.plan import Plan
 from springtide.policy.group.shards import shards_of
 from springtide.policy.shard import spread
-from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.state import cache, segment
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.cache import KEPT_S, STALE_S, Cache, Traffic, node_folder
@@ -613,7 +613,7 @@ def main(folder: Path) -> None:
     from spark.state.test_state import totals
     from springtide.record.folder import RunFolder
     from springtide.running import execution
-    from springtide.spark import session as sessions
+    from springtide.spark.driver import session as sessions
 
     vars(execution)["ReadLimit"] = fixed_limit(100)
     session: Any = sessions.create(sessions.local_master(2), "state-in-s3")

@@ -29,8 +29,8 @@ from springtide.model.report import BatchReport, StateReport
 from springtide.model.state import moment
 from springtide.model.topology import Topology
 from springtide.record.folder import RunFolder
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.documents import SEED
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.documents import SEED
 from springtide.spark.state import compact, files, piles, segment, values
 from springtide.spark.state import reading as readings
 from springtide.spark.state.book import StateBook

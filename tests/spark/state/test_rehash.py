@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from recorded import old_checkpoint as old
 from springtide.cli.main import cli
 from springtide.errors import CheckpointError
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.documents import SEED
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.documents import SEED
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import held_in, reading

@@ -12,7 +12,6 @@ from springtide.control.fleet import Limits
 from springtide.control.ports import Clock
 from springtide.errors import OptionError, SetupError
 from springtide.options import scaler
-from springtide.spark import clusters, internals
 from springtide.spark.attach import options as reading
 from springtide.spark.attach.attachment import Attachment
 from springtide.spark.attach.deciding import hosted
@@ -20,6 +19,8 @@ from springtide.spark.attach.goal import Goal
 from springtide.spark.attach.options import AttachOptions
 from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
+from springtide.spark.driver import clusters
+from springtide.spark.private import internals
 
 SHARED = "_springtide_attached"
 """Where a context keeps what its queries share: it lives as long as the context does, and no longer."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from springtide.spark import internals
 from springtide.spark.attach.batches import Batch, Stage, from_progress, union_s
+from springtide.spark.private import internals
 
 AT_ONCE = 20
 """Batches that are looked at in one go: each takes a few milliseconds of the driver."""

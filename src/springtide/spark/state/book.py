@@ -17,7 +17,7 @@ from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.model.report import StateReport
 from springtide.model.topology import Topology
-from springtide.spark.remedies import ANEW, EITHER, PUT_BACK, ways_out
+from springtide.spark.shared.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.compact import newest_by_group

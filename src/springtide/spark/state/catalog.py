@@ -12,7 +12,7 @@ from typing import Any
 
 from springtide.errors import CheckpointError
 from springtide.model.names import ALLOWED, is_plain
-from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
+from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 
 SUFFIX = ".state"
 """How the names of segments end."""

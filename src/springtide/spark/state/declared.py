@@ -17,8 +17,8 @@ from springtide.model.schema import described
 from springtide.model.state import Stateful
 from springtide.model.topology import Operator, Topology
 from springtide.processors.processor import Processor
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.hashing import state_seeds
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.shared.hashing import state_seeds
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.per_key import PerKey
 from springtide.spark.state.segment import STATE, Damage

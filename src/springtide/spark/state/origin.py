@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from springtide.errors import OptionError
-from springtide.spark.checkpoint import Checkpoint
+from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.state import files
 from springtide.spark.state.reading import Held
 

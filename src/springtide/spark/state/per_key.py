@@ -13,7 +13,7 @@ import pyarrow as pa
 from springtide.model.schema import Reader
 from springtide.model.state import Group, Step, arrow_type, moment
 from springtide.processors.processor import Clock, Processor, State, Timer
-from springtide.spark.chunk import Chunk, Refused, to_batch
+from springtide.spark.task.chunk import Chunk, Refused, to_batch
 
 TIMERS = {Clock.EVENT: "_event_timers", Clock.PROCESSING: "_clock_timers"}
 NEXT = {Clock.EVENT: "_event_due", Clock.PROCESSING: "_clock_due"}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from springtide.errors import DamageError
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.catalog import SEEDED, Catalog, File, Run
 from springtide.spark.state.stepping import Kept
 from springtide.spark.state.store import below, place_of

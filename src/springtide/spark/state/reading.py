@@ -26,9 +26,9 @@ from springtide.policy.group.keys import key_hashes
 from springtide.policy.group.shards import shards_of
 from springtide.processors.aggregating import CLOSE
 from springtide.processors.processor import Clock
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.hashing import hashing_mark, state_seeds
-from springtide.spark.remedies import ANEW, EITHER, PUT_BACK, ways_out
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.shared.hashing import hashing_mark, state_seeds
+from springtide.spark.shared.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.state.catalog import Catalog, Run
 from springtide.spark.state.compact import Fit, groups, newest_within
 from springtide.spark.state.declared import folder_of

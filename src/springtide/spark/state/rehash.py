@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from springtide.errors import CheckpointError
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.documents import SEED
-from springtide.spark.remedies import ANEW, PUT_BACK, ways_out
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.documents import SEED
+from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.catalog import SUFFIX, Catalog, Run
 from springtide.spark.state.compact import newest_by_group
 from springtide.spark.state.piles import stored

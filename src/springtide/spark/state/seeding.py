@@ -19,8 +19,8 @@ from springtide.errors import CheckpointError, OptionError, nearest
 from springtide.model.schema import as_python, microseconds
 from springtide.model.topology import Operator, Topology
 from springtide.processors.aggregating import CLOSE, Aggregating
-from springtide.spark.checkpoint import Checkpoint
-from springtide.spark.documents import SEED
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.documents import SEED
 from springtide.spark.state import files, piles
 from springtide.spark.state.catalog import SEEDED, SUFFIX, Catalog, Run
 from springtide.spark.state.declared import kept_in, kept_of

@@ -30,7 +30,7 @@ import pyarrow as pa
 from springtide.errors import CheckpointError, SetupError
 from springtide.model.state import NEVER
 from springtide.policy.group.shards import shards_of
-from springtide.spark import durable
+from springtide.spark.shared import durable
 from springtide.spark.state import sound
 
 MAGIC = b"SPRTIDE1"

@@ -23,12 +23,12 @@ from springtide.model.schema import as_python, microseconds
 from springtide.model.state import Group, Stateful, Step
 from springtide.policy.group.keys import key_hashes
 from springtide.policy.group.shards import shards_of
-from springtide.spark.chunk import to_batch
-from springtide.spark.hashing import hashing_mark
+from springtide.spark.shared.hashing import hashing_mark
 from springtide.spark.state import lookup
 from springtide.spark.state.lookup import Identities
 from springtide.spark.state.segment import GONE, HASH, HASH2, KEY, OWN, STATE, TOUCHED, Segment, Writer
 from springtide.spark.state.store import place_of
+from springtide.spark.task.chunk import to_batch
 
 GROUP_BYTES = 64 << 20
 """State is worked on in groups of shards of about so much at most, that it may be larger than memory."""

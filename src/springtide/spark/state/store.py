@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from springtide.errors import OptionError
-from springtide.spark.durable import make_folder, sync_folder
+from springtide.spark.shared.durable import make_folder, sync_folder
 from springtide.spark.state import segment
 from springtide.spark.state.cache import Cache, Cached, Traffic
 from springtide.spark.state.catalog import SUFFIX

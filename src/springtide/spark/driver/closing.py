@@ -1,0 +1,125 @@
+"""Closing batches: they bring the time of a bounded run to its last watermark.
+
+The times of a batch's records count from the next batch on, and one batch later behind each stateful operator. When no
+more records come, windows that the last of them have closed would stay open. So batches without records follow the query's
+last one, as many as it takes until nothing is due: as a rule one, and one more for each stateful operator in a row.
+
+A closing batch is a batch like any other. Its steps are those of Spark: the offsets are logged, the batch runs and writes its
+manifest, its commit is logged. After a crash in between, Spark finds offsets without a commit and runs that batch again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from springtide.model.state import moment
+from springtide.processors.aggregating import CLOSE
+from springtide.processors.processor import Clock
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.state.book import StateBook
+from springtide.spark.state.per_key import NEXT
+from springtide.spark.state.reading import reading
+from springtide.spark.state.stepping import Kept
+
+log = logging.getLogger("springtide.spark")
+
+MOST_BATCHES = 1_000
+"""Limits the closing batches of a run. A timer that sets its successor is called once a batch: an hourly one takes 720 batches
+where the watermark has jumped by a month, and one that sets itself again at once would never end."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """What an operator still waits for. Times are microseconds since 1970, None where there is nothing."""
+
+    windows: int
+    timers: int  # keys that have one, by each clock
+    event: int | None
+    processing: int | None
+
+    def __bool__(self) -> bool:
+        return bool(self.windows or self.timers)
+
+    def is_due(self, watermark: int | None, now: int) -> bool:
+        by_event = self.event is not None and watermark is not None and self.event <= watermark
+        return by_event or (self.processing is not None and self.processing <= now)
+
+    def to_json(self) -> dict[str, Any]:
+        first = self.event if self.event is not None else self.processing
+        return {
+            "windows": self.windows,
+            "timers": self.timers,
+            "first": None if first is None else moment(first).isoformat(),
+        }
+
+
+class Closed(NamedTuple):
+    """What stays open, by operator; and whether the run was to end before time had come to the last watermark."""
+
+    open: dict[str, Open]
+    interrupted: bool = False
+
+
+def close(
+    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, Kept], run: Callable[[int], bool], now_us: int,
+    stopped: Callable[[], bool],
+) -> Closed:  # fmt: skip
+    """Run batches without records until nothing is due.
+
+    ``timed``: the operators with timers. ``run`` runs a batch to its manifest; False if it was given up. By the clock, timers
+    are due that come until ``now_us``: one that is set again whenever it comes does not keep the run from its end.
+    """
+    before = None
+    for ran in itertools.count():
+        opened = {name: waiting(checkpoint.root, name, kept, now_us) for name, kept in timed.items()}
+        due = [name for name, one in opened.items() if one.is_due(state.last_watermark(name), now_us)]
+        progress = opened, {name: state.watermark(name) for name in timed}
+        manifest = checkpoint.last_manifest()
+        if not due or progress == before or manifest is None:
+            break
+        if stopped():
+            return Closed(opened, interrupted=True)
+        if checkpoint.logs.has_state or ran == MOST_BATCHES:
+            _warn(due, checkpoint.root, ran)
+            break
+        before = progress
+        checkpoint.check_fence(checkpoint.epoch)
+        batch = checkpoint.logs.begin_after(int(manifest["batch"]), now_us // 1000)
+        if not run(batch):
+            return Closed(opened, interrupted=True)
+        checkpoint.logs.commit(batch)
+    return Closed(opened)
+
+
+def _warn(due: Sequence[str], root: Path, ran: int) -> None:
+    names = ", ".join(map(repr, due))
+    if ran == MOST_BATCHES:
+        log.warning(
+            "after %d batches without records, timers of %s are still due: each sets another. They stay open", ran, names
+        )
+    else:
+        log.warning(
+            "windows or timers of %s are due but stay open until more records come: checkpoint %s has state of Spark's own,"
+            " with one version for each batch, so Springtide cannot add batches",
+            names, root,
+        )  # fmt: skip
+
+
+def waiting(checkpoint: Path, operator: str, kept: Kept, now_us: int) -> Open:
+    """What an operator waits for after the last batch. All its state is read for it."""
+    with reading(checkpoint, operator) as state:
+        alarms = state.alarms(None if kept.ttl_us is None else now_us - kept.ttl_us)
+    windows = alarms.get(CLOSE)
+    event, processing = (alarms.get(NEXT[clock]) for clock in (Clock.EVENT, Clock.PROCESSING))
+    by_event = [alarm.first for alarm in (windows, event) if alarm is not None]
+    return Open(
+        windows.keys if windows is not None else 0,
+        sum(alarm.keys for alarm in (event, processing) if alarm is not None),
+        min(by_event, default=None),
+        processing.first if processing is not None else None,
+    )

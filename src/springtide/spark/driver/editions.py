@@ -1,0 +1,62 @@
+"""What groupings learned, in a checkpoint: <checkpoint>/springtide/knowledge/N.npz, written whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.spark.shared.durable import sync_folder
+
+log = logging.getLogger("springtide.spark")
+
+KEPT = 8
+"""Editions that stay: a replay needs that of the last plan, which the newest ones may have overtaken."""
+
+
+class Editions:
+    """Keeps numbered sets of arrays. No pickles: whoever can write here must not be able to run code."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(self, edition: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        objects = [name for name, array in arrays.items() if array.dtype.hasobject]
+        if objects:
+            raise ValueError(f"{objects[0]} holds Python objects; a grouping's state is arrays of numbers or text")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._file(edition)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes the names for options
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(self._folder)
+        for old in self._numbers()[:-KEPT]:
+            self._file(old).unlink(missing_ok=True)
+
+    def load(self, edition: int) -> dict[str, npt.NDArray[Any]] | None:
+        """The arrays; None if they are gone, or are not what was written."""
+        try:
+            with self._file(edition).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files}
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # noqa: BLE001  numpy and zipfile raise many kinds on damaged files, KeyError among them
+            log.warning("%s cannot be read (%s); what was learned is learned anew", self._file(edition), error)
+            return None
+
+    def latest(self) -> int:
+        return max(self._numbers(), default=0)
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.stem) for path in self._folder.glob("[0-9]*.npz") if path.stem.isdigit())
+
+    def _file(self, edition: int) -> Path:
+        return self._folder / f"{edition:08d}.npz"

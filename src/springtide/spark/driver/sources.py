@@ -1,0 +1,80 @@
+"""The streaming DataFrame that a query reads: of one source, or of several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from springtide.errors import TopologyError
+from springtide.model.endpoints import DataFrameSource, FilesSource, GenerateSource
+from springtide.model.schema import misfits
+from springtide.model.topology import Operator, Topology
+from springtide.spark.private import internals
+from springtide.spark.task import generate
+
+
+def stream(
+    session: SparkSession, topology: Topology, started: float, control: Callable[[str], Path], ticking: bool = False
+) -> DataFrame:
+    """One DataFrame for all sources. With several, each row fills the struct column of its own source.
+
+    ``ticking``: there is a batch at least once a second, if no records come one without any.
+    """
+    frames = [_frame(session, source, started, control(source.name)) for source in topology.sources]
+    united = frames[0] if len(frames) == 1 else _side_by_side(frames)
+    return united.unionByName(_ticks(session, united)) if ticking else united
+
+
+def _ticks(session: SparkSession, like: DataFrame) -> DataFrame:
+    """No row ever, but a new offset every second. Its one task is the last of its stage, so no record's place changes."""
+    seconds = session.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
+    empty = [F.lit(None).cast(field.dataType).alias(field.name) for field in like.schema]
+    return seconds.filter(F.lit(False)).select(*empty)
+
+
+def _side_by_side(frames: list[DataFrame]) -> DataFrame:
+    united = None
+    for position, frame in enumerate(frames):
+        columns = [
+            (F.struct("*") if other == position else F.lit(None).cast(frames[other].schema)).alias(f"s{other}")
+            for other in range(len(frames))
+        ]
+        rows = frame.select(*columns)
+        united = rows if united is None else united.unionByName(rows)
+    assert united is not None
+    return united
+
+
+def _frame(session: SparkSession, operator: Operator, started: float, control: Path) -> DataFrame:
+    spec = operator.source
+    if isinstance(spec, GenerateSource):
+        with internals.drivers_python(session):
+            return generate.stream(session, spec, operator.schema, started, control)
+    if isinstance(spec, FilesSource):
+        reader = session.readStream.format(spec.format).schema(from_arrow_schema(operator.schema)).options(**spec.options)
+        if spec.max_files is not None:
+            reader = reader.option("maxFilesPerTrigger", spec.max_files)
+        return reader.load(spec.path)
+    assert isinstance(spec, DataFrameSource)
+    return _users(session, operator, spec)
+
+
+def _users(session: SparkSession, operator: Operator, spec: DataFrameSource) -> DataFrame:
+    frame = spec.frame(session) if callable(spec.frame) else spec.frame
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise TopologyError(f"source {operator.name!r}: {frame!r} is not a streaming DataFrame; make it with spark.readStream")
+    offered = to_arrow_schema(frame.schema, timezone="UTC")
+    faults = [fault for fault in misfits(offered, operator.schema) if "may be null" not in fault]
+    if faults:
+        raise TopologyError(f"source {operator.name!r}: its DataFrame does not fit schema=: {'; '.join(faults)}")
+    return frame.select(*columns(operator.schema))
+
+
+def columns(schema: pa.Schema) -> list[Column]:
+    """The columns of a schema, also where a name has dots or spaces in it."""
+    return [F.col("`" + name.replace("`", "``") + "`") for name in schema.names]

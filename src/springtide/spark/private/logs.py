@@ -1,0 +1,210 @@
+"""Spark's own part of a checkpoint, <checkpoint>/spark: its offset log, its commit log, and the logs of its sources.
+
+    offsets/N      what batch N reads: a version, a line of metadata, and the end offset of each source
+    commits/N      batch N is done
+    sources/I/N    the files that source I has seen; N.compact has all from the first on. Sources of other kinds keep their
+                   start in sources/I/0
+    metadata       the query's id
+
+Spark does not fsync any of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from springtide.spark.shared.durable import make_folder, write_whole
+
+VERSION = re.compile("v[12]")
+"""The versions of its logs that Spark 4 reads. It does not start from a file of another one."""
+COMPACT = ".compact"
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+"""The text of a commit, where the query has no watermark of Spark's own."""
+
+
+class Entry(NamedTuple):
+    """A file of a source's log."""
+
+    source: int
+    number: int
+    compact: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}/{self.number}{COMPACT if self.compact else ''}"
+
+    @classmethod
+    def of(cls, name: str) -> Entry | None:
+        found = re.fullmatch(rf"(\d+)/(\d+)({re.escape(COMPACT)})?", name)
+        return None if found is None else cls(int(found[1]), int(found[2]), found[3] is not None)
+
+
+class Logs:
+    """The folder that Spark writes its logs to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, log: str, batch: int) -> Path:
+        return self.folder / log / str(batch)
+
+    def numbers(self, log: str) -> list[int]:
+        """The batches in ``offsets`` or ``commits``, in ascending order."""
+        return sorted(int(path.name) for path in (self.folder / log).glob("[0-9]*") if path.name.isdigit())
+
+    def text(self, log: str, batch: int) -> str | None:
+        try:
+            return self.file(log, batch).read_bytes().decode(errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def texts(self, log: str) -> dict[int, str]:
+        found = {batch: self.text(log, batch) for batch in self.numbers(log)}
+        return {batch: text for batch, text in found.items() if text is not None}
+
+    def replace(self, file: Path, text: str | None) -> None:
+        """Write a file of any of these logs, or remove it. Hadoop may keep a checksum beside it, and refuse other content."""
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+        if text is None:
+            file.unlink(missing_ok=True)
+            return
+        make_folder(file.parent)
+        write_whole(file, text)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether Spark has state of its own, as of a DataFrame with an aggregation: each batch has a version of it."""
+        return (self.folder / "state").is_dir()
+
+    def begin_after(self, committed: int, at_ms: int) -> int:
+        """Log the batch after a committed one with the same offsets, at a later time; returns its number.
+
+        A query that was stopped may lack the commit of its last batch, and may have begun one more, which is taken as it is.
+        """
+        self.commit(committed)
+        batch = committed + 1
+        if self.text("offsets", batch) is None:
+            version, metadata, *offsets = self.file("offsets", committed).read_text(encoding="utf-8").split("\n")
+            described = json.loads(metadata)
+            described["batchTimestampMs"] = max(at_ms, described["batchTimestampMs"] + 1)  # no two batches have one time
+            described_text = json.dumps(described, separators=(",", ":"))
+            self.replace(self.file("offsets", batch), "\n".join([version, described_text, *offsets]))
+        return batch
+
+    def commit(self, batch: int) -> None:
+        """Log the commit of a batch, as that of the batch before, unless that was done."""
+        if self.text("commits", batch) is None:
+            self.replace(self.file("commits", batch), self.text("commits", batch - 1) or COMMIT)
+
+    def batch_time(self, batch: int) -> int:
+        """When a batch was begun first, in microseconds since 1970: a replay has the same."""
+        lines = self.file("offsets", batch).read_text(encoding="utf-8").splitlines()
+        return int(json.loads(lines[1])["batchTimestampMs"]) * 1000
+
+    def entry_checksum(self, entry: Entry) -> int | None:
+        try:
+            return zlib.crc32((self.folder / "sources" / entry.name).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def entries(self, source: int) -> list[Entry]:
+        """All files of a source's log, in ascending order."""
+        names = (f"{source}/{path.name}" for path in (self.folder / "sources" / str(source)).glob("[0-9]*"))
+        return sorted(entry for entry in map(Entry.of, names) if entry is not None)
+
+    def all_entries(self) -> list[Entry]:
+        sources = [int(path.name) for path in (self.folder / "sources").glob("[0-9]*") if path.name.isdigit()]
+        return [entry for source in sorted(sources) for entry in self.entries(source)]
+
+    def settled(self, offsets: str, known: Mapping[str, int]) -> dict[str, int]:
+        """The checksums of the log entries that a start reads after a batch with these offsets: of each source of files, the
+        last compaction and what follows it. ``known``: the checksums after the batch before; only new files are read.
+        """
+        found: dict[str, int] = {}
+        for source, last in enumerate(log_offsets(offsets)):
+            before = {entry: checksum for entry, checksum in _entries(known) if _is_read(entry, source, last)}
+            fresh = self._fresh(source, last, max(before, default=None))
+            every = {**before, **{entry: sum_ for entry in fresh if (sum_ := self.entry_checksum(entry)) is not None}}
+            start = max((entry for entry in every if entry.compact), default=Entry(source, -1))
+            found |= {entry.name: checksum for entry, checksum in sorted(every.items()) if entry >= start}
+        return found
+
+    def _fresh(self, source: int, last: int | None, known: Entry | None) -> list[Entry]:
+        """The entries after a known one, up to the last that a batch reads. ``last``: None for a source of another kind."""
+        if last is None:
+            return [Entry(source, 0)] if known is None else []
+        if known is None:
+            return [entry for entry in self.entries(source) if entry.number <= last]
+        return [Entry(source, number, compact) for number in range(known.number + 1, last + 1) for compact in (False, True)]
+
+    def mend_metadata(self) -> str | None:
+        """Give the query a new id if its own cannot be read, as Spark would not start; returns what was wrong."""
+        file = self.folder / "metadata"
+        begun = self.numbers("offsets") or self.numbers("commits")
+        try:
+            document: Any = json.loads(file.read_text(encoding="utf-8"))
+            uuid.UUID(document["id"])
+        except FileNotFoundError:
+            if not begun:
+                return None
+            fault = "is gone"
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            fault = "cannot be read"
+        else:
+            return None
+        self.replace(file, json.dumps({"id": str(uuid.uuid4())}, separators=(",", ":")))
+        return fault
+
+
+def log_offsets(offsets: str) -> list[int | None]:
+    """By source, the last entry of its log that a batch reads; None where it has no such log."""
+    return [_log_offset(line) for line in offsets.split("\n")[2:]]
+
+
+def _log_offset(line: str) -> int | None:
+    found = re.fullmatch(r'\{"logOffset":(-?\d+)\}', line)
+    return None if found is None else int(found[1])
+
+
+def _is_read(entry: Entry, source: int, last: int | None) -> bool:
+    return entry.source == source and (last is None or entry.number <= last)
+
+
+def _entries(checksums: Mapping[str, int]) -> Iterator[tuple[Entry, int]]:
+    for name, checksum in checksums.items():
+        entry = Entry.of(name)
+        if entry is not None:
+            yield entry, checksum
+
+
+def are_offsets(text: str) -> bool:
+    """Whether Spark can read a file of its offset log. Offsets are a source's own words, and JSON as a rule."""
+    lines = text.split("\n")
+    if len(lines) < 3 or not VERSION.fullmatch(lines[0]):
+        return False
+    try:
+        metadata = json.loads(lines[1])
+        for line in lines[2:]:
+            if line.startswith("{"):
+                json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(metadata, dict) and type(metadata.get("batchTimestampMs")) is int
+
+
+def is_commit(text: str) -> bool:
+    """Whether Spark can read a file of its commit log."""
+    lines = text.split("\n")
+    if len(lines) != 2 or not VERSION.fullmatch(lines[0]):
+        return False
+    try:
+        metadata = json.loads(lines[1])
+    except ValueError:
+        return False
+    return isinstance(metadata, dict) and type(metadata.get("nextBatchWatermarkMs", 0)) is int

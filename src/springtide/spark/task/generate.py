@@ -1,0 +1,338 @@
+"""Generated streams as a Python data source of Spark, with exact offsets: ``{"next": index}``.
+
+The work is parted. The *schedule* lives in one process on the driver's machine: it knows the rate, and tells
+how far the stream has come and how a batch is cut into partitions. The *records* are made in the tasks: each
+gets a range of indices and the few steps of the rate that date them, so a rate of a million steps costs it
+nothing.
+
+A record depends on the seed, its index and its creation time only (see ``model.generated``), and the creation
+time on the index and ``t0``, which the driver keeps in the checkpoint. So a batch that is read again, after a
+lost task or a restart, is the same batch.
+"""
+# ruff: noqa: N802 - Spark names the methods of a reader
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from springtide.errors import OptionError, RecordError
+from springtide.model.endpoints import GenerateSource
+from springtide.model.generated import draws
+from springtide.model.rate import Rate, Steps
+from springtide.spark.shared.program import CREATED
+from springtide.spark.task.chunk import to_batch
+
+NAME = "springtide-generate"
+BATCH_ROWS = 10_000
+"""The most rows of one Arrow batch that a task yields."""
+_NO_LIMIT = 2**63 - 1
+_BY_NAME = ("__main__", "pyspark", "springtide")  # __main__ travels by value as it is
+
+
+def stream(
+    spark: SparkSession, spec: GenerateSource, schema: pa.Schema, t0: float, control: str | os.PathLike[str]
+) -> DataFrame:
+    """The generated stream: the columns of ``schema``, then ``CREATED``, the creation time in µs since 1970.
+
+    ``t0`` is when the schedule starts, in seconds since 1970. ``control`` is the file that ``Control.write``
+    writes while the query runs; the rate is put into a file beside it.
+    """
+    ship_loaded_modules()
+    source = data_source(spec, schema)
+    spark.dataSource.register(source)
+    told = Path(control).absolute()
+    options = {"t0": repr(float(t0)), "control": str(told), "rate": str(_save(spec.rate, told))}
+    return spark.readStream.format(source.name()).options(**options).load()
+
+
+def scheduled(spec: GenerateSource, seconds: float) -> int:
+    """How many records have come ``seconds`` after the schedule's start: those read and the backlog."""
+    count = spec.rate.count(seconds)
+    return count if spec.limit is None else min(count, spec.limit)
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the driver tells a running source: the most records of a batch (None: all), and its partitions."""
+
+    read_limit: int | None = None
+    partitions: int = 1
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Put it in force from the next batch on, in one step: the source reads the old or the new one."""
+        _replace(Path(path), json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def parse(cls, text: str) -> Control:
+        """Raises ValueError for what is torn or makes no sense."""
+        document = json.loads(text)
+        if not isinstance(document, dict) or not document.keys() >= {"read_limit", "partitions"}:
+            raise ValueError(f"not a control document: {text!r}")
+        limit, partitions = document["read_limit"], document["partitions"]
+        if not (limit is None or (type(limit) is int and limit >= 0)):
+            raise ValueError(f"read_limit={limit!r} is neither null nor a number of records")
+        if type(partitions) is not int or partitions < 1:
+            raise ValueError(f"partitions={partitions!r} is not 1 or more")
+        return cls(limit, partitions)
+
+
+class IndexRange(InputPartition):  # type: ignore[misc]
+    """What one task makes: the records ``first`` to ``last - 1``, with the steps of the rate to date them."""
+
+    def __init__(self, first: int, last: int, steps: Steps) -> None:
+        self.first, self.last, self.steps = first, last, steps
+
+    def __repr__(self) -> str:
+        return f"IndexRange({self.first}, {self.last})"
+
+
+@dataclass
+class Schedule:
+    """The driver's half: how far the stream has come, and how a batch is cut."""
+
+    spec: GenerateSource
+    t0: float
+    control: Path
+    clock: Callable[[], float] = time.time
+    _known: Control = field(default_factory=Control)
+    _seen: int = 0
+    _target: int | None = None
+    _cut: tuple[int, int, tuple[IndexRange, ...]] = (0, 0, ())
+
+    def available(self) -> int:
+        """How many records have come. Never fewer than were told before, also when the clock is set back."""
+        if self._target is not None:
+            return self._target
+        self._seen = max(self._seen, scheduled(self.spec, self.clock() - self.t0))
+        return self._seen
+
+    def freeze(self) -> None:
+        """Let no more records come."""
+        self._target = self.available()
+
+    def latest(self, start: int, limit: int | None) -> int:
+        """Where a batch from ``start`` ends that has no more than ``limit`` records, if there is a limit."""
+        ready = self.available() - start
+        return start + max(0, ready if limit is None else min(ready, limit))
+
+    def ranges(self, start: int, end: int) -> tuple[IndexRange, ...]:
+        """The records of a batch in as many ranges as the plan has partitions, none of them empty.
+
+        Spark may ask for one batch several times, and needs the same answer, whatever the plan is by then.
+        """
+        if self._cut[:2] != (start, end):
+            parts = min(self.told().partitions, end - start)
+            edges = [start + (end - start) * i // parts for i in range(parts + 1)] if parts else []
+            steps = self.spec.rate.steps
+            self._cut = (start, end, tuple(IndexRange(a, b, steps.part(a, b)) for a, b in pairwise(edges)))
+        return self._cut[2]
+
+    def told(self) -> Control:
+        """What the driver wrote last; what it wrote before, while the file is missing or torn."""
+        with suppress(OSError, ValueError):
+            self._known = Control.parse(self.control.read_text(encoding="utf-8"))
+        return self._known
+
+
+@dataclass(frozen=True)
+class Records:
+    """The tasks' half: makes the records of a range."""
+
+    make: Callable[[Any], Any]
+    seed: int
+    t0: float
+    schema: pa.Schema  # as Spark wants it, with CREATED as the last column
+
+    def batches(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:
+        for first in range(wanted.first, wanted.last, BATCH_ROWS):
+            last = min(first + BATCH_ROWS, wanted.last)
+            micros = np.rint(wanted.steps.created(first, last) * 1e6).astype(np.int64) + round(self.t0 * 1e6)
+            records = list(self._made(first, micros.tolist()))
+            columns = self._fitted(first, records).columns
+            yield pa.RecordBatch.from_arrays([*columns, pa.array(micros, pa.int64())], schema=self.schema)
+
+    def _made(self, first: int, micros: list[int]) -> Iterator[Any]:
+        for draw in draws(self.seed, first, micros):
+            try:
+                made = self.make(draw)
+            except Exception as fault:
+                failed = f"generator {_called(self.make)}: record {draw.index} failed"
+                raise RecordError(f"{failed}: {type(fault).__name__}: {fault}") from fault
+            yield made
+
+    def _fitted(self, first: int, records: list[Any]) -> pa.RecordBatch:
+        """The records as a batch; where that fails, one by one, to tell which of them is at fault."""
+        schema = self.schema.remove(len(self.schema) - 1)
+        try:
+            return to_batch(records, schema)
+        except Exception:
+            for index, record in enumerate(records, start=first):
+                try:
+                    to_batch([record], schema)
+                except Exception as fault:
+                    raise RecordError(
+                        f"generator {_called(self.make)}: record {index} does not fit its schema:"
+                        f" {fault}; it is {record!r:.500}"
+                    ) from fault
+            raise
+
+
+class GenerateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Spark's view of both halves. It travels to the tasks, so the schedule is made where it is asked."""
+
+    def __init__(self, records: Records, schedule: Callable[[], Schedule]) -> None:
+        self._records = records
+        self._make_schedule = schedule
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        return self._make_schedule()
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"next": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """A limit in name only: Spark fixes it when the query starts, and ours changes with the plan. But by
+        it we tell a batch that is left to us from one for which the trigger demands all there is."""
+        return ReadMaxRows(_NO_LIMIT)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        most = None
+        if isinstance(limit, ReadMaxRows):
+            told = self._schedule.told().read_limit
+            most = limit.max_rows if told is None else min(limit.max_rows, told)
+        return {"next": self._schedule.latest(start["next"], most)}
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return {"next": self._schedule.available()}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._schedule.freeze()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[IndexRange]:
+        return self._schedule.ranges(start["next"], end["next"])
+
+    def read(self, partition: IndexRange) -> Iterator[pa.RecordBatch]:
+        return self._records.batches(partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is kept that could be let go: any record can be made again."""
+
+
+class GenerateDataSource(DataSource):  # type: ignore[misc]
+    """A generated stream. Options are strings; the rest is bound to a subclass by ``data_source``."""
+
+    make: ClassVar[tuple[Callable[[Any], Any]]]  # in a tuple, lest it become a method
+    seed: ClassVar[int]
+    limit: ClassVar[int | None]
+    columns: ClassVar[pa.Schema]
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(self.columns.append(pa.field(CREATED, pa.int64(), nullable=False)))
+
+    def streamReader(self, schema: StructType) -> GenerateReader:
+        t0 = float(self._option("t0"))
+        (make,) = self.make
+        records = Records(make, self.seed, t0, to_arrow_schema(schema, timezone="UTC"))
+        schedule = partial(_schedule, make, self.limit, t0, self._option("rate"), self._option("control"))
+        return GenerateReader(records, schedule)
+
+    def _option(self, name: str) -> str:
+        if name not in self.options:
+            raise OptionError(f"{NAME}: option {name!r} is missing; make the stream with generate.stream")
+        return str(self.options[name])
+
+
+def data_source(spec: GenerateSource, schema: pa.Schema) -> type[GenerateDataSource]:
+    """A data source for one generated stream, under a name that no other has.
+
+    Spark pickles the class by value when it is registered, and the user's function with it. The rate stays
+    out: a function sampled for a day has 15 MB of steps, and every task would be sent them.
+    """
+    unique = f"{NAME}-{uuid.uuid4().hex[:12]}"
+
+    class Bound(GenerateDataSource):
+        make = (spec.make,)
+        seed = spec.seed
+        limit = spec.limit
+        columns = schema
+
+        @classmethod
+        def name(cls) -> str:
+            return unique
+
+    return Bound
+
+
+def ship_loaded_modules() -> None:
+    """Let functions travel by value whose modules the workers could not import: the user's script, what lies
+    beside it, a file that was loaded by its path. Functions of installed packages still travel by name."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or file.startswith(_importable_roots()):
+            continue
+        if module.__name__ == name and name.split(".")[0] not in _BY_NAME:
+            cloudpickle.register_pickle_by_value(module)
+
+
+@cache
+def _importable_roots() -> tuple[str, ...]:
+    """Where a fresh Python finds modules: not in the script's folder, nor where this process added paths."""
+    command = [sys.executable, "-P", "-c", "import json, sys; print(json.dumps(sys.path))"]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own Python
+    return tuple(os.path.join(root, "") for root in json.loads(answer.stdout) if root)
+
+
+def _schedule(make: Callable[[Any], Any], limit: int | None, t0: float, rate: str, control: str) -> Schedule:
+    return Schedule(GenerateSource(make, _load(Path(rate)), limit=limit), t0, Path(control))
+
+
+def _save(rate: Rate, control: Path) -> Path:
+    """Put the rate beside the control file, under a name made of its content: streams may share a folder."""
+    steps = np.array([[*rate.starts, rate.end], [*rate.values, 0.0]])
+    digest = hashlib.blake2b(steps.tobytes(), digest_size=8).hexdigest()
+    file = control.with_name(f"{control.stem}-rate-{digest}.f64")
+    _replace(file, steps.tobytes())
+    return file
+
+
+def _load(file: Path) -> Rate:
+    edges, values = np.fromfile(file).reshape(2, -1).tolist()
+    return Rate(tuple(edges[:-1]), tuple(values[:-1]), edges[-1])
+
+
+def _replace(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    draft.write_bytes(content)
+    draft.replace(file)
+
+
+def _called(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
