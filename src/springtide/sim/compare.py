@@ -91,7 +91,7 @@ def compare(
     rows = [_row(name, outcomes[name].summary, least) for name in dict.fromkeys([BOUND, *names])]
     document = {
         "topology": what.name, "trace": str(rate), "interval_s": goals.interval_s, "target_ms": 1000 * target_s, "seed": seed,
-        "starting_s": goals.starting_s, "rows": rows,
+        "starting_s": goals.starting_s, **({"grouping": asked.grouping.name} if "grouping" in options else {}), "rows": rows,
     }  # fmt: skip
     return Comparison(document, rate, {name: _replicas(outcome) for name, outcome in outcomes.items()})
 
