@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,8 @@ def compare(
     for name, given in chosen.items():  # what is wrong fails before anything is run
         policies_chosen.chosen(name, given, (), [operator.name for operator in topology.scalable])
     asked = SimulationOptions.of({
-        **options, "trace": rate, "interval": interval, "target": target, "seed": seed, "starting": starting,
-        "max_slots": max_slots, "warmup": STARTS * positive_s(interval, "interval"),
+        "trace": rate, "interval": interval, "target": target, "seed": seed, "starting": starting, "max_slots": max_slots,
+        "warmup": STARTS * positive_s(interval, "interval"), **options,
     })  # fmt: skip
     goals, target_s = asked.goals, seconds(target, "target")
     if not math.isfinite(rate.end):
@@ -78,15 +78,11 @@ def compare(
             f"{rate} ends after {rate.end:g} s, and the first {STARTS} intervals of {goals.interval_s:g} s do not count"
         )
     model = modelled(what, rate, costs)
-    bound = foreseen(
-        Clairvoyant(), model, rate.end, seed, max_slots or NO_LIMIT, goals.interval_s, target_s
-    )  # fmt: skip
+    bound = foreseen(Clairvoyant(), model, rate.end, seed, max_slots or NO_LIMIT, goals.interval_s, target_s)
     if "static" in chosen and not chosen["static"]:
         chosen["static"] = {"degrees": ",".join(f"{name}={max(each)}" for name, each in bound.degrees.items())}
-    jobs = {name: (bound if name == BOUND else name, given) for name, given in {BOUND: {}, **chosen}.items()}
-    work = Work(model, {name: replace(asked, policy=replace(asked.policy, policy=policy, settings=given))
-                        for name, (policy, given) in jobs.items()})  # fmt: skip
-    outcomes = _run(work, processes, progress)
+    jobs = {name: asked.with_policy(bound if name == BOUND else name, given) for name, given in {BOUND: {}, **chosen}.items()}
+    outcomes = _run(Work(model, jobs), processes, progress)
     least = outcomes[BOUND].summary["replica_seconds"]
     rows = [_row(name, outcomes[name].summary, least) for name in dict.fromkeys([BOUND, *names])]
     document = {

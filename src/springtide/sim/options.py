@@ -228,6 +228,9 @@ class SimulationOptions:
         if self.mode.by_record and self.span.records is None:
             raise OptionError("by_record needs records=, the number of records of each source")
 
+    def with_policy(self, policy: str | ScalePolicy, settings: Mapping[str, object] | None = None) -> SimulationOptions:
+        return replace(self, policy=replace(self.policy, policy=policy, settings=settings))
+
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SimulationOptions:
         """From values under the names of the keywords of ``springtide.sim.simulate``, as a command line has them."""
