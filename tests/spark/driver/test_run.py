@@ -593,6 +593,31 @@ def test_a_line_that_cannot_be_read_is_a_dead_letter_of_its_source(spark: Any, t
 
 
 @pytest.mark.spark
+def test_the_schedule_starts_with_the_first_batch(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long Spark takes to start: what came meanwhile would be a backlog. A restart goes on with the same schedule."""
+    from springtide.spark.driver import sources
+
+    original, ready = sources.stream, list[float]()
+
+    def slow_start(*given: Any, **named: Any) -> Any:
+        time.sleep(1.0)
+        frame = original(*given, **named)
+        ready.append(time.time())
+        return frame
+
+    monkeypatch.setattr(sources, "stream", slow_start)
+    topology, checkpoint = numbers(100_000, rate=1_000.0).to(st.sink.discard()).named("late"), tmp_path / "checkpoint"
+    first = lines(run(topology, spark, tmp_path, checkpoint=checkpoint, batches=1))
+    schedule = (checkpoint / "springtide" / "schedule.json").read_bytes()
+    assert ready[0] <= json.loads(schedule)["started"] <= first[0]["started"]
+    assert 0 < first[0]["rows_in"] <= 1_000 * (first[0]["started"] - ready[0]), "not what came before"
+    manifest = json.loads((checkpoint / "springtide" / "manifests" / "00000000.json").read_text())
+    assert manifest["schedule"]["started"] == json.loads(schedule)["started"], "it is repeated, as it may be lost"
+    again = lines(run(topology, spark, tmp_path, checkpoint=checkpoint, batches=1))
+    assert (checkpoint / "springtide" / "schedule.json").read_bytes() == schedule
+    assert again[0]["backlog"] + again[0]["rows_in"] > 1_000, "it went on while nothing ran"
+
+
 def test_a_backlog_is_worked_off_in_batches_under_the_target_and_every_batch_is_reported(spark: Any, tmp_path: Path) -> None:
     topology = numbers(6000).map(slow, grouping="round-robin").to(st.sink.discard(), name="sink").named("backlog")
     script = {"script": "* 0:1 0.5:2", "repeat": 1}

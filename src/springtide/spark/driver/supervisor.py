@@ -140,7 +140,7 @@ class Driver:
         self._timed = {name: kept for name, kept in self._kept.items() if any(kept.timers)}
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, {n: place for n, place in {**places, "": dead}.items() if place is not None})
-        self._started = 0.0
+        self._started: float | None = None  # when the schedule of generated sources did
         self._session: SparkSession | None = None
         self._jvm_lock: Any = None
         self._runner: BatchRunner | None = None
@@ -205,11 +205,11 @@ class Driver:
         return ()
 
     def open(self) -> None:
-        """Start Spark, and the schedule of generated sources with it, unless an earlier run has started that."""
+        """Start Spark."""
         session = self._new_session()
         self._jvm_lock = internals.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
-        self._started = self._schedule_start()
+        self._check_schedule()
         self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
         self._opened(session)
 
@@ -256,8 +256,12 @@ class Driver:
         if ending.available_now:
             for name in AVAILABLE_NOW:
                 session.conf.set(name, "true")
+        if ending.available_now or not self._generated:
+            self._start_schedule()
         self._came = self._scheduled()
-        self._frame = sources.stream(session, self._topology, self._started, self._checkpoint.source_control, ticking)
+        self._frame = sources.stream(
+            session, self._topology, self._checkpoint.schedule, self._checkpoint.source_control, ticking
+        )  # fmt: skip
         if clusters.is_local(session):
             pool.fill(session)
         self._query = internals.start_query(
@@ -504,26 +508,36 @@ class Driver:
             self._state.close()
             self._pipeline.cancel_merges()
 
-    def _schedule_start(self) -> float:
-        """When the schedule of generated sources began: the first start of this checkpoint, for ever."""
-        stored = self._checkpoint.recall("schedule")
-        if stored is None:
-            generated = [source.name for source in self._topology.sources if isinstance(source.source, GenerateSource)]
-            if generated and self._checkpoint.begun() >= 0:  # a new schedule would hold records back for as long as it ran
-                raise DamageError(
-                    self._checkpoint.own / "schedule.json",
-                    f"is gone, which says when the schedule of source {generated[0]!r} began, but the checkpoint has batches",
-                    ways_out(PUT_BACK, ANEW),
-                )
-            stored = {"started": self._clock()}
-            self._checkpoint.remember("schedule", stored)
-        return float(stored["started"])
+    def _check_schedule(self) -> None:
+        """Refuse batches without a schedule: a new one would hold records back for as long as the checkpoint is old."""
+        source = next(iter(self._generated), None)
+        if source is not None and self._schedule_start() is None and self._checkpoint.begun() >= 0:
+            raise DamageError(
+                self._checkpoint.schedule,
+                f"is gone, which says when the schedule of source {source!r} began, but the checkpoint has batches",
+                ways_out(PUT_BACK, ANEW),
+            )
+
+    def _start_schedule(self) -> None:
+        """Start it now, if it has not started: a run that is to process what is there now has nothing to wait for."""
+        if self._schedule_start() is None:
+            self._checkpoint.remember("schedule", {"started": self._clock()})
+
+    def _schedule_start(self) -> float | None:
+        """When the schedule of generated sources started, for ever; None before the first batch of this checkpoint."""
+        if self._started is None and (stored := self._checkpoint.recall("schedule")) is not None:
+            self._started = float(stored["started"])
+        return self._started
+
+    @property
+    def _generated(self) -> dict[str, GenerateSource]:
+        return {one.name: one.source for one in self._topology.sources if isinstance(one.source, GenerateSource)}
 
     def _scheduled(self) -> dict[str, int]:
         """By generated source, how many records have come."""
-        elapsed_s = self._clock() - self._started
-        generated = {one.name: one.source for one in self._topology.sources if isinstance(one.source, GenerateSource)}
-        return {name: generate.scheduled(source, elapsed_s) for name, source in generated.items()}
+        started = self._schedule_start()
+        elapsed_s = 0.0 if started is None else self._clock() - started
+        return {name: generate.scheduled(source, elapsed_s) for name, source in self._generated.items()}
 
     def _backlog(self, committed: Mapping[str, int]) -> int | None:
         """Records that came and are not committed; None where a source cannot tell."""
