@@ -8,7 +8,7 @@ SPARKS := 4.2 4.3
 MATRIX := $(SPARKS:%=.venv-%)
 VENVS := .venv $(MATRIX)
 BIN := .venv/bin
-UNIT := not spark and not crash and not cluster and not soak
+UNIT := not spark and not crash and not cluster and not soak and not long
 
 # a matrix environment .venv-4.2 holds PySpark 4.2; .venv the newest
 SPARK_PIN = $(if $(filter $*,$(MATRIX)),'pyspark==$(*:.venv-%=%).*')
@@ -35,13 +35,13 @@ lint: setup ## form, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint ## lint and the unit tests, without Spark, within 3 minutes
+check: lint ## lint and the short unit tests, without Spark, within 3 minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m "$(UNIT)"
 
-test: lint ## lint and every test but the long ones
+test: lint ## lint and every test but those of make soak
 	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"
 
-soak: setup ## the long tests
+soak: setup ## the tests that take hours
 	$(BIN)/pytest -n 2 --dist worksteal -m "soak"
 
 test-matrix: $(SPARKS:%=test-matrix-%) ## the tests on each Spark that is supported, each in a .venv of its own

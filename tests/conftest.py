@@ -47,6 +47,17 @@ def pytest_runtest_setup() -> None:
     classes.use()
 
 
+@pytest.fixture(autouse=True)
+def _no_loss_of_power(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Unit tests do not wait for the disk, 10 ms for each file if it is busy: they kill processes, and not the machine. A bad
+    descriptor is an error as before."""
+    synced = os.fsync
+    if not any(request.node.get_closest_marker(name) for name in ("spark", "crash", "cluster", "soak")):
+        vars(os)["fsync"] = os.fstat
+    yield
+    vars(os)["fsync"] = synced
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     crash.ledger.pytest_terminal_summary(terminalreporter)
     damage.table.summary(terminalreporter)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import pkgutil
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # for who reads; a name is imported when it is used, see _HOMES
+if TYPE_CHECKING:  # for type checkers; at run time __getattr__ imports a name on its first use
     from springtide.api import sink, source
     from springtide.api.stream import Flow, KeyedStream, Stream, topology
     from springtide.attaching import attach
@@ -77,15 +77,15 @@ _HOMES = {
     "trace": "springtide.model.rate:trace",
     "value": "springtide.processors:value",
 }
-"""Where each name is. The control process, which imports this package whenever it is started beside running batches, needs
-none of them: without them its start takes 0.2 s of a core, with them 0.4 s."""
+"""The module and attribute of each public name. Names are imported lazily because the control process, which starts beside
+running batches, imports this package and needs none of them: its start takes 0.2 s of a core, and 0.4 s with all of them."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = pkgutil.resolve_name(_HOMES[name])
-    return found
+    value = globals()[name] = pkgutil.resolve_name(_HOMES[name])
+    return value
 
 
 def __dir__() -> list[str]:

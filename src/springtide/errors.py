@@ -5,13 +5,13 @@
     ├── OptionError        an option, a policy or a value that does not exist or does not fit
     ├── TraceError         a rate trace that cannot be read
     ├── SetupError         Java, Spark or the cluster cannot be used as it is
-    ├── CheckpointError    a checkpoint of another topology, or in use
-    │   └── DamageError    a file of a checkpoint is not what was written
-    ├── RecordError        a record failed and the operator is told to stop
+    ├── CheckpointError    a checkpoint belongs to another topology, or is in use
+    │   └── DamageError    a file of a checkpoint differs from what Springtide wrote
+    ├── RecordError        a record failed in an operator with on_error="stop"
     └── RunError           a query failed for good
 
-The first five are wrong use, and the command line exits with 2. Nothing was started or changed when they are raised, but for a
-driver whose checkpoint another one has taken over.
+The first five mean wrong use, and the command line exits with 2. They are raised before anything is started or changed, with
+one exception: a running driver gets a CheckpointError when another driver takes over its checkpoint.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class SetupError(SpringtideError):
 
 
 class CheckpointError(SpringtideError):
-    """A checkpoint that belongs to another topology, or that another driver holds."""
+    """A checkpoint that belongs to another topology, or that another driver has locked."""
 
 
 class DamageError(CheckpointError):
-    """A file of a checkpoint that is not what was written. Whoever needs the file refuses; others go on without it."""
+    """A file of a checkpoint differs from what Springtide wrote. Code that needs the file refuses to start; other code ignores
+    the file."""
 
     def __init__(self, path: object, fault: str, remedy: str = "put that file back from a copy") -> None:
         super().__init__(f"{path} {fault}. {remedy[:1].upper()}{remedy[1:]}")
@@ -57,7 +58,7 @@ class RecordError(SpringtideError):
 
 
 class RunError(SpringtideError):
-    """A query failed again and again, and was given up."""
+    """A query kept failing, and its retries are used up."""
 
 
 WRONG_USE = (TopologyError, OptionError, TraceError, SetupError, CheckpointError)

@@ -18,6 +18,7 @@ from springtide.control.planner import Bounds
 from springtide.control.plans import Goals
 from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
+from springtide.model.ending import Ending
 from springtide.model.endpoints import GenerateSource
 from springtide.model.topology import AUTO, Kind, Topology
 from springtide.policy import registry
@@ -128,17 +129,8 @@ class RoutingOptions:
         return sharder
 
 
-@dataclass(frozen=True)
-class EndOptions:
-    """When a run ends by itself: after this time, after so many batches, or with what is there when it starts."""
-
-    duration_s: float | None = None
-    batches: int | None = None
-    available_now: bool = False
-
-
-def ending(duration: Duration | None = None, batches: int | None = None, available_now: bool = False) -> EndOptions:
-    return EndOptions(optional_s(duration, "duration"), batches, available_now)
+def ending(duration: Duration | None = None, batches: int | None = None, available_now: bool = False) -> Ending:
+    return Ending(optional_s(duration, "duration"), batches, available_now)
 
 
 @dataclass(frozen=True)
@@ -195,7 +187,7 @@ class RunOptions:
     policy: Spec
     goals: Goals
     routing: RoutingOptions
-    ending: EndOptions
+    ending: Ending
     places: PlaceOptions
     spark: SparkOptions
     shedding: Shedding | None = None

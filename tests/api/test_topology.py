@@ -97,11 +97,11 @@ def trips() -> st.Stream:
 def taxi() -> st.Topology:
     """Fan-out, a key, a union, a limit, a sql operator and two sinks."""
     shared = trips().map(price)
-    kept = shared.key_by("route").filter(paid, parallelism=4)
+    paid_trips = shared.key_by("route").filter(paid, parallelism=4)
     split_up = trips_again().flat_map(split, grouping="round-robin")
     return st.topology(
         "taxi",
-        kept.union(split_up, name="both").to(st.sink.files("out/priced")),
+        paid_trips.union(split_up, name="both").to(st.sink.files("out/priced")),
         shared.sql(lambda frame: frame, schema=Priced, name="totals").to(st.sink.memory("totals-kept")),
     )
 
@@ -145,7 +145,7 @@ def test_optional_is_the_same_however_it_is_written() -> None:
 def test_a_schema_may_be_a_dataclass_an_arrow_schema_or_a_dict() -> None:
     wanted = schema_of(Priced)
     for given in (Priced, wanted, {"route": str, "cents": int}):
-        assert trips().map(lambda one: one, schema=given).schema.equals(wanted)
+        assert trips().map(lambda record: record, schema=given).schema.equals(wanted)
 
 
 @pytest.mark.parametrize("hint", [complex, list, tuple[int, int], int | str, int | str | None, object, set[int], "Enum"])
@@ -155,7 +155,9 @@ def test_a_type_that_no_record_can_hold_is_named_with_the_types_that_can(hint: o
         import enum
 
         record = dataclasses.make_dataclass("Odd", [("part", enum.Enum("Colour", "RED"))])
-    with pytest.raises(TopologyError, match=r"Odd\.part: .* is no type of a record's field; allowed: bool, int"):
+    with pytest.raises(
+        TopologyError, match=r"Odd\.part: .* is not allowed as the type of a record's field; allowed: bool, int"
+    ):
         schema_of(record)
 
 
@@ -198,8 +200,8 @@ def test_a_stream_used_twice_is_one_operator() -> None:
 
 def test_lambdas_are_numbered_in_the_order_of_the_graph_and_give_way_to_given_names() -> None:
     def build() -> list[str]:
-        stream = trips().map(lambda one: one, schema=Trip).map(lambda one: one, schema=Trip)
-        taken = stream.filter(lambda one: True, name="map-3").map(lambda one: one, schema=Trip)
+        stream = trips().map(lambda record: record, schema=Trip).map(lambda record: record, schema=Trip)
+        taken = stream.filter(lambda record: True, name="map-3").map(lambda record: record, schema=Trip)
         united = taken.union(trips_again())
         return [operator.name for operator in united.to(st.sink.console()).named("t")]
 
@@ -208,19 +210,19 @@ def test_lambdas_are_numbered_in_the_order_of_the_graph_and_give_way_to_given_na
 
 
 def test_only_the_first_parameter_says_what_a_function_wants() -> None:
-    """A second one with a default is the function's own affair."""
+    """A second parameter with a default is the function's own affair."""
 
     usual = Rates()
 
-    def priced(one, rates: Rates = usual) -> Priced:  # type: ignore[no-untyped-def]
-        return Priced(one.route, round(one.fare * rates.per_km))
+    def priced(trip, rates: Rates = usual) -> Priced:  # type: ignore[no-untyped-def]
+        return Priced(trip.route, round(trip.fare * rates.per_km))
 
     assert trips().map(priced).to(st.sink.discard()).named("t")["priced"].accepts is None
 
 
 def test_a_function_may_want_fewer_columns_than_there_are() -> None:
-    def named(one: Named) -> bool:
-        return bool(one.route)
+    def named(record: Named) -> bool:
+        return bool(record.route)
 
     assert trips().map(price).filter(named).to(st.sink.discard()).named("t")["named"].accepts is Named
 
@@ -232,8 +234,8 @@ class Named:
 
 def test_objects_that_can_be_called_are_functions_too() -> None:
     class Pricing:
-        def __call__(self, one: Trip) -> Priced:
-            return Priced(one.route, 1)
+        def __call__(self, trip: Trip) -> Priced:
+            return Priced(trip.route, 1)
 
     assert trips().map(Pricing()).to(st.sink.discard()).named("t")["Pricing"].record is Priced
 
@@ -365,7 +367,7 @@ GRAPHS: dict[str, tuple[Callable[[], Graph], str]] = {
         lambda: (generated(), mapped("a"), sunk("a"), sunk("source", name="other")),
         r"operator 'a' has no input; start from a source",
     ),
-    "two of one name": (
+    "a name that is taken": (
         lambda: (generated(), mapped("a", "source"), mapped("a", "source"), sunk("a")),
         r"two operators are named 'a'; give one of them another with name=",
     ),
@@ -373,7 +375,7 @@ GRAPHS: dict[str, tuple[Callable[[], Graph], str]] = {
         lambda: (generated(), generated("again"), mapped("a", "source", "again"), sunk("a")),
         r"operator 'a' has several inputs; unite them first with union\(\)",
     ),
-    "one input twice": (
+    "an input twice": (
         lambda: (generated(), mapped("a", "source", "source", kind=Kind.UNION), sunk("a")),
         r"operator 'a' reads from 'source' twice",
     ),
@@ -463,16 +465,16 @@ def ended(stream: st.Stream) -> Topology:
     return stream.to(st.sink.discard()).named("t")
 
 
-def wants_priced(one: Priced) -> Trip:
-    return Trip(one.route, one.cents / 100)
+def wants_priced(record: Priced) -> Trip:
+    return Trip(record.route, record.cents / 100)
 
 
-def nothing_said(one):  # type: ignore[no-untyped-def]
-    return one
+def unannotated(record):  # type: ignore[no-untyped-def]
+    return record
 
 
-def nullable(one: Trip) -> Loose:
-    return Loose(one.route, None)
+def nullable(trip: Trip) -> Loose:
+    return Loose(trip.route, None)
 
 
 @dataclass(frozen=True)
@@ -486,8 +488,8 @@ class Path_:
     stops: list[str]
 
 
-def stops(one: Trip) -> Path_:
-    return Path_([one.route])
+def stops(trip: Trip) -> Path_:
+    return Path_([trip.route])
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str, ...]]] = {
@@ -497,7 +499,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
         ("'wants_priced' wants Priced", "'source' emits", "'cents' is missing (there are: route, fare)"),
     ),
     "schema has another type": (
-        lambda: ended(trips().map(lambda one: one, schema={"route": int, "fare": float}).map(price)),
+        lambda: ended(trips().map(lambda record: record, schema={"route": int, "fare": float}).map(price)),
         TopologyError,
         ("'price' wants Trip", "'map' emits", "'route' is int64, wanted string"),
     ),
@@ -531,20 +533,20 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
         TopologyError,
         ("key_by", "after the union"),
     ),
-    "two functions of one name": (
-        lambda: ended(trips().filter(lambda one: True, name="source")),
+    "two functions of the same name": (
+        lambda: ended(trips().filter(lambda record: True, name="source")),
         TopologyError,
         ("two operators are named 'source'", "name="),
     ),
     "no annotation": (
-        lambda: trips().map(nothing_said),
+        lambda: trips().map(unannotated),
         TopologyError,
-        ("'nothing_said': no schema", "annotate what it returns", "schema="),
+        ("'unannotated': no schema", "annotate what it returns", "schema="),
     ),
     "flat_map without annotation": (
-        lambda: trips().flat_map(nothing_said),
+        lambda: trips().flat_map(unannotated),
         TopologyError,
-        ("'nothing_said': no schema", "Iterator[a dataclass]"),
+        ("'unannotated': no schema", "Iterator[a dataclass]"),
     ),
     "not a function": (lambda: trips().map(5), TopologyError, ("map(5): that is not a function",)),  # type: ignore[arg-type]
     "not a filter": (
@@ -553,12 +555,12 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
         ("filter('paid'): that is not a function",),
     ),
     "not a schema": (
-        lambda: trips().map(nothing_said, schema=5),
+        lambda: trips().map(unannotated, schema=5),
         TopologyError,
         ("schema=5 is neither a dataclass, nor a pyarrow.Schema, nor a dict of types",),
     ),
     "a column that is no Python name": (
-        lambda: trips().map(nothing_said, schema={"a b": int}),
+        lambda: trips().map(unannotated, schema={"a b": int}),
         TopologyError,
         ("'a b'",),
     ),
@@ -571,7 +573,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
     "key before sql": (
         lambda: trips().key_by("route").sql(lambda frame: frame, schema=Trip),
         TopologyError,
-        ("key_by", "Spark plans it itself"),
+        ("key_by", "Spark plans it"),
     ),
     "hash without key": (
         lambda: trips().map(price, grouping="hash"),
@@ -581,7 +583,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
     "key and another grouping": (
         lambda: trips().key_by("route").map(price, grouping="round-robin"),
         TopologyError,
-        ("price: grouping='round-robin' would part the records of a key",),
+        ("price: grouping='round-robin' would split the records of a key",),
     ),
     "grouping that is no name": (
         lambda: trips().map(price, grouping=5),
@@ -626,7 +628,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
     "sql with parallelism": (
         lambda: trips().sql(lambda frame: frame, schema=Trip, parallelism=2),
         TopologyError,
-        ("parallelism= has no meaning here, Spark plans it itself",),
+        ("parallelism= is not allowed, because Spark plans it; leave it out",),
     ),
     "a path for a sink": (
         lambda: trips().to("out"),  # type: ignore[arg-type]
@@ -638,7 +640,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
         TopologyError,
         ("operator 'source' leads to no sink; end it with .to(sink)",),
     ),
-    "no flow at all": (lambda: st.topology("t", 5), TopologyError, ("5 is not what .to(sink) returns",)),  # type: ignore[arg-type]
+    "no flow at all": (lambda: st.topology("t", 5), TopologyError, ("5 is not a flow; give flows, as .to(sink)",)),  # type: ignore[arg-type]
     "lists in CSV": (
         lambda: trips().map(stops).to(st.sink.files("out", format="csv")).named("t"),
         TopologyError,
@@ -678,7 +680,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
     "a negative rate": (
         lambda: st.source.generate(trip, rate=-1),
         OptionError,
-        ("a rate is finite and not negative; got -1",),
+        ("a rate of -1.0 records/s is not allowed; give finite values of 0 or more",),
     ),
     "no rate": (
         lambda: st.source.generate(trip, rate="fast"),
@@ -708,19 +710,19 @@ def test_a_source_of_files_that_are_not_there_is_refused(tmp_path: Path) -> None
         st.source.files(tmp_path, format="cvs", schema=Trip)
     with pytest.raises(OptionError, match="max_files=0 is not allowed; it is at least 1"):
         st.source.files(tmp_path, format="csv", schema=Trip, max_files=0)
-    with pytest.raises(TopologyError, match="created='fare' is no timestamp column of route, fare"):
+    with pytest.raises(TopologyError, match="created='fare' is not a timestamp column of route, fare"):
         st.source.files(tmp_path, format="csv", schema=Trip, created="fare")
     assert not list(tmp_path.iterdir())
 
 
 def test_every_sink_states_its_guarantee() -> None:
-    told = {
+    guarantees = {
         type(sink).__name__: str(sink.guarantee)
         for sink in (
             st.sink.files("out"), st.sink.table("t"), st.sink.console(), st.sink.memory("m"), st.sink.foreach(print),
         )
     }  # fmt: skip
-    assert told == {
+    assert guarantees == {
         "FilesSink": "exactly once", "TableSink": "at least once", "ConsoleSink": "at least once",
         "MemorySink": "at least once", "ForeachSink": "at least once",
     }  # fmt: skip

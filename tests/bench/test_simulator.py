@@ -9,6 +9,7 @@ import pytest
 from springtide.bench import simulator
 
 
+@pytest.mark.long
 def test_both_sides_agree_with_the_closed_form() -> None:
     document = simulator.measure(rounds=1, records=50_000, progress=io.StringIO())
     assert document["model"] == {"k": 8, "rho": 0.9}

@@ -59,6 +59,7 @@ def springtide(*words: object) -> Result:
     return CliRunner().invoke(cli, [str(word) for word in words])
 
 
+@pytest.mark.long
 def test_a_calibrated_simulation_is_like_the_run(run: Path, tmp_path: Path) -> None:
     result = springtide("calibrate", run, "--json", "--output", tmp_path / "fitted.json")
     assert result.exit_code == 0, result.output

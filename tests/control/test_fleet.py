@@ -22,7 +22,7 @@ from springtide.model.request import AddExecutors, Proposal, RemoveExecutor, Ver
 from springtide.policy.place.release import leaving
 from springtide.spark.driver import clusters, session
 from springtide.spark.driver.clusters import LocalCluster, SparkCluster
-from springtide.spark.private import internals
+from springtide.spark.private import executors
 
 
 @dataclass
@@ -628,7 +628,7 @@ def spark_cluster(
 ) -> tuple[SparkCluster, Backend, Threads]:
     """And what tells the threads that it has."""
     backend, before = Backend(), set(threading.enumerate())
-    monkeypatch.setattr(internals, "ExecutorBackend", lambda session: backend)
+    monkeypatch.setattr(executors, "ExecutorBackend", lambda session: backend)
     cluster = SparkCluster(None, warm, task_cpus)
     return cluster, backend, lambda: set(threading.enumerate()) - before
 
@@ -743,7 +743,7 @@ def session_with(**settings: str) -> Any:
 def test_what_a_task_takes_of_the_cores_is_read_from_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Backend()
     backend.cores = 7
-    monkeypatch.setattr(internals, "ExecutorBackend", lambda session: backend)
+    monkeypatch.setattr(executors, "ExecutorBackend", lambda session: backend)
     session = session_with(spark_task_cpus="3", spark_executor_cores="7")
     assert [one.cores for one in clusters.cluster_of(session, warm=False).executors()] == [2]
     assert clusters.cores_each(session) == 2
@@ -758,7 +758,7 @@ def test_what_is_on_is_on_in_any_case(word: str) -> None:
         session.check_settings({"spark.dynamicAllocation.enabled": word}, ())
     spark = MagicMock()
     spark.sparkContext.getConf = lambda: {"spark.decommission.enabled": word}
-    assert internals.ExecutorBackend(spark)._graceful
+    assert executors.ExecutorBackend(spark)._graceful
     spark.sparkContext.getConf = dict
-    assert not internals.ExecutorBackend(spark)._graceful
+    assert not executors.ExecutorBackend(spark)._graceful
     clusters.check(session_with(spark_dynamicAllocation_enabled="False"))

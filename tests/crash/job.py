@@ -264,17 +264,17 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
     """
     from pyspark import SparkContext
 
+    from springtide.spark.driver import staged
     from springtide.spark.driver.checkpoint import Checkpoint
     from springtide.spark.driver.sinks import Sinks
     from springtide.spark.state.book import StateBook
-    from springtide.spark.task import staging
 
     places: dict[str, tuple[Any, str, bool]] = {
         "planned": (Checkpoint, "write_plan", True),
         "ran": (Sinks, "deliver", False),
         "fenced": (Checkpoint, "check_fence", True),
         "committed": (Checkpoint, "commit", True),
-        "publishing": (staging, "publish", True),
+        "publishing": (staged, "publish", True),
         "published": (Sinks, "publish", True),
         "state counted": (StateBook, "after", True),
         "state kept": (StateBook, "committed", True),

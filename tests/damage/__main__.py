@@ -28,9 +28,9 @@ class Sessions:
 
     def __call__(self, broken: bool = False) -> Any:
         from springtide.spark.driver import session as sessions
-        from springtide.spark.private import internals
+        from springtide.spark.private import jvm
 
-        if self._session is not None and (broken or not internals.is_alive(self._session)):
+        if self._session is not None and (broken or not jvm.is_alive(self._session)):
             self.close()
         if self._session is None:
             self._session = sessions.create(sessions.local_master(2), "springtide-damage")

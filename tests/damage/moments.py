@@ -96,7 +96,7 @@ def quick() -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         for name, value in (
             ("springtide.spark.state.catalog.FEW", 3),
-            ("springtide.spark.driver.supervisor.BACKOFF_S", (0.05, 0.05, 0.05)),
+            ("springtide.control.supervisor.BACKOFF_S", (0.05, 0.05, 0.05)),
             ("springtide.running.execution.draw", lambda *_: []),
         ):
             patches.enter_context(mock.patch(name, value))

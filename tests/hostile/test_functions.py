@@ -22,9 +22,11 @@ from springtide.errors import OptionError, TopologyError
 from springtide.spark.shared.program import Staging, compile_topology
 from springtide.spark.shared.progress import Crashed
 from springtide.spark.shared.shipping import Shipment
-from springtide.spark.task import worker
+from springtide.spark.shared.stage_plan import StagePlan
+from springtide.spark.task import task as tasks
+from springtide.spark.task.account import Stop
 from springtide.spark.task.chunk import Chunk
-from springtide.spark.task.worker import StagePlan, Stop, Task
+from springtide.spark.task.task import Task
 
 NOTHING = Shipment("nothing", cloudpickle.dumps({}))
 PLAN = StagePlan(0, {}, 1, 1, NOTHING)
@@ -99,9 +101,9 @@ def hostile(kind: str, fate: Callable[[], Any]) -> Callable[[Item], Any]:
 def test_whatever_a_function_does_is_the_fate_of_its_record_alone(kind: str, fate: str) -> None:
     task, node = task_of(kind, hostile(kind, FATES[fate]))
     task.receive(node, Chunk(node.input_schema, records=[Item(n) for n in range(5)]))
-    assert len(task.letters) == 1
-    assert task.letters[0]["operator"] == "work"
-    assert task.outcome.sinks == {"discard": 4 + (kind == "flat_map" and fate in MISFITS)}
+    assert len(task.account.letters) == 1
+    assert task.account.letters[0].operator == "work"
+    assert task.account.sinks == {"discard": 4 + (kind == "flat_map" and fate in MISFITS)}
 
 
 MISFITS = ("a record with nonsense in it", "what fits no column")
@@ -112,8 +114,8 @@ MISFITS = ("a record with nonsense in it", "what fits no column")
 def test_a_filter_that_fails_keeps_its_record_out(fate: str) -> None:
     task, node = task_of("filter", hostile("filter", FATES[fate]))
     task.receive(node, Chunk(node.input_schema, records=[Item(n) for n in range(1, 5)]))
-    assert [json.loads(letter["record"]) for letter in task.letters] == [{"n": 2}]
-    assert task.outcome.sinks == {"discard": 3}
+    assert [json.loads(letter.record) for letter in task.account.letters] == [{"n": 2}]
+    assert task.account.sinks == {"discard": 3}
 
 
 @pytest.mark.parametrize(("kind", "left"), [("map", [0, 1, 3, 4]), ("filter", [1, 3, 4]), ("flat_map", [0, 1, 3, 4])])
@@ -127,15 +129,15 @@ def test_a_record_that_is_put_aside_is_not_processed_and_the_others_are(
         seen.append(one.n)
         return [one] if kind == "flat_map" else one.n > 0 if kind == "filter" else one
 
-    monkeypatch.setattr(worker, "aside", lambda *_: {1: {7: 4}})
+    monkeypatch.setattr(tasks, "aside", lambda *_: {1: {7: 4}})
     task, node = task_of(kind, work, on_error="stop")
     for _ in range(2):
         task.receive(node, Chunk(node.input_schema, records=[Item(n) for n in range(5)]))
     assert seen == [0, 1, 2, 3, 4, 0, 1, 3, 4]
-    (letter,) = task.letters
-    assert letter["error"] == "Crashed: this record killed its Python worker 4 times"
-    assert json.loads(letter["record"]) == {"n": 2}
-    assert task.outcome.sinks == {"discard": 4 + (kind != "filter") + len(left)}
+    (letter,) = task.account.letters
+    assert letter.error == "Crashed: this record killed its Python worker 4 times"
+    assert json.loads(letter.record) == {"n": 2}
+    assert task.account.sinks == {"discard": 4 + (kind != "filter") + len(left)}
 
 
 def test_sys_exit_stops_a_run_whose_errors_do() -> None:
@@ -148,7 +150,7 @@ def test_on_crash_is_checked_where_it_is_written() -> None:
     stream = st.source.generate(item, rate=1.0)
     with pytest.raises(OptionError, match="on_crash='dead'; did you mean 'dead-letter'"):
         stream.map(lambda one: one, schema=Item, name="work", on_crash="dead")
-    with pytest.raises(TopologyError, match="on_crash= has no meaning here"):
+    with pytest.raises(TopologyError, match="on_crash= is not allowed, because Spark plans it"):
         stream.sql(lambda frame: frame, schema=Item, on_crash="stop")
 
 

@@ -28,7 +28,8 @@ from springtide.errors import RunError
 
 pytest.importorskip("pyspark")
 
-from springtide.spark.driver import supervisor as driver
+from springtide.control import supervisor
+from springtide.spark.driver import last_batch
 
 pytestmark = pytest.mark.spark
 
@@ -144,7 +145,7 @@ def give_up() -> None:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "BACKOFF_S", (0.01,))
+    monkeypatch.setattr(supervisor, "BACKOFF_S", (0.01,))
 
 
 def job(work: Callable[[Number], Number], out: Path, **options: Any) -> st.Topology:
@@ -243,7 +244,7 @@ def test_a_timer_that_hangs_after_the_last_record_is_named_and_the_run_ends_in_t
 def test_the_message_names_the_operator_and_the_record_that_killed_its_worker(
     die: Callable[[], object], spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "GIVE_UP_AFTER", 1)
+    monkeypatch.setattr(supervisor, "GIVE_UP_AFTER", 1)
     with pytest.raises(RunError) as raised:
         run(job(At(die), tmp_path / "out"), spark, tmp_path)
     assert f"in operator 'work', at record {BAD} of task 0 of batch 0" in str(raised.value)
@@ -373,7 +374,7 @@ def test_a_function_that_hangs_in_the_driver_is_left_behind_and_commits_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing can end it in this process."""
-    monkeypatch.setattr(driver, "CANCEL_S", 1.0)
+    monkeypatch.setattr(last_batch, "CANCEL_S", 1.0)
     stop = threading.Event()
 
     def end_it() -> None:

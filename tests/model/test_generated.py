@@ -41,7 +41,7 @@ def test_a_record_depends_on_seed_and_index_only(seed: int, index: int) -> None:
 
 
 def test_a_record_is_untouched_by_what_the_function_did_to_the_one_before() -> None:
-    """One gauss leaves a second one behind, and a user may seed anew: neither may reach the next record."""
+    """``gauss`` buffers a second number, and a user may seed again: neither may affect the next record."""
     made = []
     for draw in draws(1, 0, [0, 0]):
         made.append(draw.random.gauss(0.0, 1.0))
@@ -66,7 +66,7 @@ def test_the_numbers_are_those_of_splitmix64() -> None:
 
 
 def test_the_numbers_never_change() -> None:
-    """Streams that were begun with one version go on with the next."""
+    """A stream that began with an earlier version continues with this one."""
     assert [draw.random.getrandbits(64) for draw in draws(0, 0, [0] * 3)] == [
         9309681118505658692,
         13771991029614313458,
@@ -98,7 +98,7 @@ def test_first_and_second_numbers_are_uniform_over_the_records(cells: int) -> No
 
 
 def test_neighbours_share_no_numbers() -> None:
-    """A counter that was started at neighbouring states would give them one sequence, shifted."""
+    """Counters that start at neighbouring states would give the records the same sequence, shifted by one."""
     numbers = [draw.random.getrandbits(64) for draw in draws(0, 0, [0] * 1000) for _ in range(10)]
     assert len(set(numbers)) == len(numbers)
 

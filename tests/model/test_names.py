@@ -22,8 +22,8 @@ def number(draw: st.Draw) -> Number:
     return Number(draw.index)
 
 
-def same(one: Number) -> Number:
-    return one
+def same(number: Number) -> Number:
+    return number
 
 
 def source(name: str = "source") -> st.Stream:

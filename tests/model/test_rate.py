@@ -131,15 +131,15 @@ def test_no_records_have_no_creation_times() -> None:
     [
         ((), (), 1.0, "at least one step"),
         ((0.0,), (1.0, 2.0), 1.0, "as many starts as values"),
-        ((0.0,), (-1.0,), 1.0, "not negative; got -1"),
-        ((0.0,), (math.nan,), 1.0, "finite.*got nan"),
-        ((0.0,), (math.inf,), 1.0, "finite.*got inf"),
-        ((0.0, 0.0), (1.0, 1.0), 1.0, "order of time"),
-        ((0.0, 2.0), (1.0, 1.0), 2.0, "order of time"),
-        ((-1.0,), (1.0,), 2.0, "order of time"),
-        ((math.nan,), (1.0,), 2.0, "order of time"),
-        ((0.0,), (1.0,), math.nan, "order of time"),
-        ((0.0, math.inf), (1.0, 1.0), math.inf, "order of time"),
+        ((0.0,), (-1.0,), 1.0, "rate of -1.* finite values of 0 or more"),
+        ((0.0,), (math.nan,), 1.0, "rate of nan.* finite values of 0 or more"),
+        ((0.0,), (math.inf,), 1.0, "rate of inf.* finite values of 0 or more"),
+        ((0.0, 0.0), (1.0, 1.0), 1.0, "start at 0, 0 and end at 1 s.* rising starts"),
+        ((0.0, 2.0), (1.0, 1.0), 2.0, "start at 0, 2 and end at 2 s.* rising starts"),
+        ((-1.0,), (1.0,), 2.0, "start at -1 and end at 2 s.* rising starts"),
+        ((math.nan,), (1.0,), 2.0, "start at nan and end at 2 s.* rising starts"),
+        ((0.0,), (1.0,), math.nan, "start at 0 and end at nan s.* rising starts"),
+        ((0.0, math.inf), (1.0, 1.0), math.inf, "start at 0, inf and end at inf s.* rising starts"),
     ],
 )
 def test_a_senseless_rate_is_refused(starts: tuple[float, ...], rates: tuple[float, ...], end: float, fault: str) -> None:
@@ -164,7 +164,7 @@ def test_the_last_sample_holds() -> None:
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_a_function_that_gives_no_number_is_refused(wrong: float) -> None:
-    with pytest.raises(OptionError, match=r"rate=broken: at 0\.05 s it gives (nan|inf)"):
+    with pytest.raises(OptionError, match=r"rate=broken: at 0\.05 s it returns (nan|inf); return a finite number"):
         sampled(_named("broken", lambda t: wrong), duration=1.0)
 
 

@@ -135,6 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_the_table_of_a_short_trace(folder: Path) -> None:
     outcome = CliRunner().invoke(cli, ["papers", "edf", "--data-dir", str(folder), "--json"])
     assert outcome.exit_code == 0, outcome.output
@@ -153,6 +154,7 @@ def test_the_table_of_a_short_trace(folder: Path) -> None:
     assert {one["series"]: one["measured"] for one in still}["mean"] == pytest.approx(149, rel=0.15)
 
 
+@pytest.mark.long
 def test_the_tables_on_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("springtide.papers.edf.run", lambda one, rate, seed: result(mean_ms=363.0))
     outcome = CliRunner().invoke(cli, ["papers", "edf"], env={"SPRINGTIDE_DATA": str(folder), "COLUMNS": "200"})

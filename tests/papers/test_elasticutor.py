@@ -15,19 +15,19 @@ from click.testing import CliRunner
 
 from springtide.cli.main import cli
 from springtide.errors import OptionError
-from springtide.papers import elasticutor_setup
-from springtide.papers.elasticutor import EXPERIMENTS
-from springtide.papers.elasticutor_exchange import scheduling_s
-from springtide.papers.elasticutor_micro import recoveries
-from springtide.papers.elasticutor_rows import between
-from springtide.papers.elasticutor_setup import CENTRIC, ELASTIC, NAIVE, STATIC, Floats, Lab, exchange, micro, shuffled, single
+from springtide.papers.elasticutor import engine as elastic
+from springtide.papers.elasticutor import setup as elasticutor_setup
+from springtide.papers.elasticutor.book import Book, percentile
+from springtide.papers.elasticutor.control import balance, schedule
+from springtide.papers.elasticutor.engine import Elastic, Keys, Operator, Result, run
+from springtide.papers.elasticutor.exchange import scheduling_s
+from springtide.papers.elasticutor.experiments import EXPERIMENTS
+from springtide.papers.elasticutor.micro import recoveries
+from springtide.papers.elasticutor.moves import OneByOne, Stopping
+from springtide.papers.elasticutor.rows import between
+from springtide.papers.elasticutor.setup import CENTRIC, ELASTIC, NAIVE, STATIC, Floats, Lab, exchange, micro, shuffled, single
+from springtide.papers.elasticutor.state import State
 from springtide.papers.rows import NOT_REPRODUCED, REPRODUCED
-from springtide.sim import elastic
-from springtide.sim.elastic import Elastic, Keys, Operator, Result, run
-from springtide.sim.elastic_book import Book, percentile
-from springtide.sim.elastic_control import balance, schedule
-from springtide.sim.elastic_moves import OneByOne, Stopping
-from springtide.sim.elastic_state import State
 
 KEYS = ["paper", "experiment", "row", "series", "x", "published", "measured", "unit", "verdict", "note"]
 
@@ -305,6 +305,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]
     return json.loads(result.stdout), folder
 
 
+@pytest.mark.long
 def test_rows_are_as_agreed(short: tuple[list[dict[str, Any]], Path]) -> None:
     rows, _ = short
     assert {one["experiment"] for one in rows} == {"figure 6", "figure 7", "figure 11"}
@@ -315,6 +316,7 @@ def test_rows_are_as_agreed(short: tuple[list[dict[str, Any]], Path]) -> None:
         assert math.isfinite(one["measured"])
 
 
+@pytest.mark.long
 def test_elasticutor_bears_changes_that_resource_centric_does_not(short: tuple[list[dict[str, Any]], Path]) -> None:
     at = {(one["row"], one["series"]): one["measured"] for one in short[0]}
     for omega in (2, 4, 8, 16):  # once a minute is not within these 30 s
@@ -328,6 +330,7 @@ def test_elasticutor_bears_changes_that_resource_centric_does_not(short: tuple[l
     assert at["synchronisation: between nodes", CENTRIC] > 128  # 2·32·2 ms, and the queue
 
 
+@pytest.mark.long
 def test_figures_are_drawn(short: tuple[list[dict[str, Any]], Path]) -> None:
     drawn = sorted(path.name for path in short[1].iterdir())
     assert drawn == ["elasticutor-figure-06.png", "elasticutor-figure-07.png"]  # figure 11 has nothing to go along an axis

@@ -26,6 +26,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]
     return json.loads(result.stdout), folder
 
 
+@pytest.mark.long
 def test_rows_are_as_agreed(small: tuple[list[dict[str, Any]], Path]) -> None:
     rows, _ = small
     assert {one["experiment"] for one in rows} == {"figure 5", "figure 10"}
@@ -38,6 +39,7 @@ def test_rows_are_as_agreed(small: tuple[list[dict[str, Any]], Path]) -> None:
         assert one["seeds"] == 3
 
 
+@pytest.mark.long
 def test_the_groupings_are_in_the_expected_order(small: tuple[list[dict[str, Any]], Path]) -> None:
     """Three streams are few: what is held to with a hundred is looser here, what holds for each stream is not."""
     rows, _ = small
@@ -51,6 +53,7 @@ def test_the_groupings_are_in_the_expected_order(small: tuple[list[dict[str, Any
     assert at["tide", 100]["measured"] >= 1.6
 
 
+@pytest.mark.long
 def test_posg_recovers_from_the_change(small: tuple[list[dict[str, Any]], Path]) -> None:
     rows, _ = small
     found = {one["row"]: one["measured"] for one in rows if one["experiment"] == "figure 10" and one["series"] == "posg"}
@@ -59,6 +62,7 @@ def test_posg_recovers_from_the_change(small: tuple[list[dict[str, Any]], Path])
     assert found["recovered"] > 2
 
 
+@pytest.mark.long
 def test_figures_are_drawn(small: tuple[list[dict[str, Any]], Path]) -> None:
     _, folder = small
     assert sorted(path.name for path in folder.iterdir()) == ["posg-figure-05.png", "posg-figure-10.png"]

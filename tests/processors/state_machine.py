@@ -62,7 +62,7 @@ class Machine:
             for outcome in stepping.run(batch.take(pa.array(np.flatnonzero(tasks == task)))):
                 output += self._taken(outcome)
             self.late += [] if stepping.late is None else stepping.late.select(self.kept.input.names).to_pylist()
-            receipts.append(vars(stepping.receipt))
+            receipts.append(stepping.receipt)
         return receipts, output
 
     def _taken(self, outcome: Outcome) -> list[Any]:

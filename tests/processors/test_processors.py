@@ -69,14 +69,14 @@ def test_aggregates_are_what_plain_python_has(tmp_path_factory: Any, batches: li
     tested = machine(stream, tmp_path_factory.mktemp("state"))
     seen: dict[str, list[Any]] = {}
     for batch in batches:
-        told = {row["route"]: row for row in tested.run(batch, width=width)}
+        emitted = {row["route"]: row for row in tested.run(batch, width=width)}
         for row in batch:
             seen.setdefault(row["route"], []).append(row)
-        assert told.keys() == {row["route"] for row in batch}
-        for route, row in told.items():
-            fares = [one["fare"] for one in seen[route] if one["fare"] is not None]
+        assert emitted.keys() == {row["route"] for row in batch}
+        for route, row in emitted.items():
+            fares = [record["fare"] for record in seen[route] if record["fare"] is not None]
             assert row["n"] == len(seen[route])
-            assert row["latest"] == max(one["at"] for one in seen[route])
+            assert row["latest"] == max(record["at"] for record in seen[route])
             if not fares:
                 assert [row[name] for name in ("total", "mean", "least", "most", "first", "last", "spread")] == [None] * 7
                 continue
@@ -125,18 +125,18 @@ numbers = some.lists(some.one_of(some.none(), some.integers(-(2**63), 2**63 - 1)
 @given(some.lists(some.tuples(numbers, numbers), min_size=1, max_size=4))
 def test_sums_are_exact_or_fail(tmp_path_factory: Any, batches: list[Any]) -> None:
     tested = machine(keyed().aggregate(x=agg.sum("fare"), mean=agg.mean("fare")), tmp_path_factory.mktemp("state"))
-    kept: dict[str, list[int]] = {"a": [], "b": []}
+    summed: dict[str, list[int]] = {"a": [], "b": []}
     for a, b in batches:
         rows = [trip(route, 1, fare) for route, fares in (("a", a), ("b", b)) for fare in fares]
-        told = {row["route"]: (row["x"], row["mean"]) for row in tested.run(rows)}
+        emitted = {row["route"]: (row["x"], row["mean"]) for row in tested.run(rows)}
         expected = {}
         for route, came in (("a", a), ("b", b)):
-            after = kept[route] + [fare for fare in came if fare is not None]
+            after = summed[route] + [fare for fare in came if fare is not None]
             if came and -(2**63) <= sum(after) < 2**63:
-                kept[route] = after
+                summed[route] = after
                 expected[route] = (sum(after), pytest.approx(sum(after) / len(after))) if after else (None, None)
-        assert told == expected
-        assert len(tested.failed) == sum(len(came) for route, came in (("a", a), ("b", b)) if came and route not in told)
+        assert emitted == expected
+        assert len(tested.failed) == sum(len(came) for route, came in (("a", a), ("b", b)) if came and route not in emitted)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def test_decimals_are_added_up_as_long_as_they_fit(tmp_path: Path) -> None:
     assert tested.run([{"item": "a", "price": most}]) == []
     assert tested.run([{"item": "b", "price": most}, {"item": "b", "price": most}]) == []
     assert str(tested.failed[0][1]) == "aggregate 'x': sum('price'): the sum does not fit decimal128(38, 18)"
-    wide = trips().map(lambda one: one, schema=pa.schema({"item": pa.string(), "x": pa.decimal256(50, 2)}), name="wide")
+    wide = trips().map(lambda trip: trip, schema=pa.schema({"item": pa.string(), "x": pa.decimal256(50, 2)}), name="wide")
     with pytest.raises(TopologyError, match=r"sum\('x'\): decimal256\(50, 2\) cannot be added up; cast it to decimal128 first"):
         wide.key_by("item").aggregate(v=agg.sum("x"))
 
@@ -176,13 +176,13 @@ def test_the_least_and_the_greatest_do_not_depend_on_how_batches_are_cut(tmp_pat
     stream = st.source.generate(lambda _: Reading("a", 1.0), rate=1, schema=Reading).key_by("place")
     tested = machine(stream.aggregate(least=agg.min("x"), most=agg.max("x")), tmp_path_factory.mktemp("state"))
     rows = [{"place": "a", "x": x} for x in xs]
-    told = tested.run(rows[:cut]) + tested.run(rows[cut:])
+    emitted = tested.run(rows[:cut]) + tested.run(rows[cut:])
     known = [x for x in xs if x is not None and not math.isnan(x)]
     if known:
-        assert (told[-1]["least"], told[-1]["most"]) == (min(known), max(known))
+        assert (emitted[-1]["least"], emitted[-1]["most"]) == (min(known), max(known))
     else:
         only = None if set(xs) == {None} else pytest.approx(math.nan, nan_ok=True)
-        assert (told[-1]["least"], told[-1]["most"]) == (only, only)
+        assert (emitted[-1]["least"], emitted[-1]["most"]) == (only, only)
 
 
 # Windows
@@ -212,7 +212,7 @@ def test_a_window_is_told_once_when_the_watermark_has_passed_it(tmp_path: Path) 
     assert run([trip("a", 1), trip("a", 9), trip("b", 5), trip("a", 12)], None) == []
     assert run([trip("a", 3)], 9.9) == []
     assert run([trip("a", 13)], 10) == [("a", 0, 10, 3, 3), ("b", 0, 10, 1, 1)]
-    assert run([trip("a", 2), trip("b", 14)], 10) == []  # of a window that was told: late
+    assert run([trip("a", 2), trip("b", 14)], 10) == []  # late: their window was emitted before
     assert [row["route"] for row in tested.late] == ["a"]
     assert run([], 30) == [("a", 10, 20, 2, 2), ("b", 10, 20, 1, 1)]
     assert tested.catalog.keys == 0
@@ -226,7 +226,7 @@ def test_sessions_end_after_the_gap_and_grow_together(tmp_path: Path) -> None:
         return [(row["route"], row[START].timestamp(), row[END].timestamp(), row["n"], row["mean"]) for row in out]
 
     assert run([trip("a", 1, 2), trip("a", 20, 4)], None) == []  # two sessions: 1 to 11, 20 to 30
-    assert run([trip("a", 10.5, 6), trip("b", 3, 1)], 1) == []  # 1 to 20.5, which is one with that from 20 on
+    assert run([trip("a", 10.5, 6), trip("b", 3, 1)], 1) == []  # 1 to 20.5, which merges with the session from 20 on
     assert run([], 12) == []
     assert run([], 13) == [("b", 3, 13, 1, 1.0)]
     assert run([], 30) == [("a", 1, 30, 3, 4.0)]
@@ -240,21 +240,21 @@ def test_sessions_do_not_depend_on_how_batches_are_cut(tmp_path_factory: Any, ti
     times = sorted(times)
     tested = machine(keyed().window(gap="5s", n=agg.count(), first=agg.first("fare")), tmp_path_factory.mktemp("state"))
     ends = [0, *sorted(cut for cut in cuts if cut < len(times)), len(times)]
-    told, mark = [], None
+    emitted, mark = [], None
     for begin, end in itertools.pairwise(ends):
-        told += tested.run([trip("a", at, number) for number, at in enumerate(times) if begin <= number < end], mark)
+        emitted += tested.run([trip("a", at, number) for number, at in enumerate(times) if begin <= number < end], mark)
         mark = times[end - 1] * SECOND
-    told += tested.run([], 99 * SECOND)
+    emitted += tested.run([], 99 * SECOND)
     starts = [0, *(i for i in range(1, len(times)) if times[i] - times[i - 1] >= 5), len(times)]
     expected = [(times[i], times[j - 1] + 5, j - i, i) for i, j in itertools.pairwise(starts)]
-    assert [(r[START].timestamp(), r[END].timestamp(), r["n"], r["first"]) for r in told] == expected
+    assert [(r[START].timestamp(), r[END].timestamp(), r["n"], r["first"]) for r in emitted] == expected
 
 
 def test_of_sessions_that_become_one_the_earlier_is_first(tmp_path: Path) -> None:
     tested = machine(keyed().window(gap="5s", first=agg.first("fare"), last=agg.last("fare")), tmp_path)
     tested.run([trip("a", 8, 2), trip("a", 0, 1), trip("a", 4, 3), trip("b", 0, 1), trip("b", 8, 2), trip("b", 4, 3)])
-    told = tested.run([], 99 * SECOND)
-    assert sorted((row["route"], row["first"], row["last"]) for row in told) == [("a", 1, 3), ("b", 1, 3)]
+    emitted = tested.run([], 99 * SECOND)
+    assert sorted((row["route"], row["first"], row["last"]) for row in emitted) == [("a", 1, 3), ("b", 1, 3)]
 
 
 def test_a_session_whose_sum_does_not_fit_fails_alone(tmp_path: Path) -> None:
@@ -326,7 +326,9 @@ def test_records_without_a_time_are_told_of_and_the_others_go_on() -> None:
 
 def test_columns_are_not_there_twice() -> None:
     windows = keyed().window("1m", n=agg.count())
-    with pytest.raises(TopologyError, match="window: it adds a column 'window_end', and there is one already; rename that"):
+    with pytest.raises(
+        TopologyError, match="window: it adds a column 'window_end', which exists already; rename the existing one"
+    ):
         windows.key_by("route").window("1h", time="window_end", n=agg.count())
     with pytest.raises(TopologyError, match="window: it adds a column 'window_start'"):
         keyed().window(gap="1m", window_start=agg.count())
@@ -334,11 +336,11 @@ def test_columns_are_not_there_twice() -> None:
         keyed().top_k(3, by="fare").key_by("route").top_k(3, by="fare")
     by_time = trips().watermark("at", "0s").key_by("at")
     with pytest.raises(TopologyError, match="join: it adds a column 'at'"):
-        by_time.join(by_time, lambda one, _: one, within="1m", schema=Trip)
+        by_time.join(by_time, lambda left, _: left, within="1m", schema=Trip)
 
 
 def test_windows_need_a_time_and_one_kind() -> None:
-    with pytest.raises(TopologyError, match="by which time"):
+    with pytest.raises(TopologyError, match=r"no event time; write \.watermark"):
         trips().key_by("route").window("10s", n=agg.count())
     for wrong in ({}, {"length": "1s", "gap": "1s"}, {"slide": "1s"}):
         with pytest.raises(TopologyError, match="give a length, with slide="):
@@ -365,14 +367,16 @@ def test_windows_and_timers_that_could_never_come_are_refused() -> None:
     for stream in (timed.union(bare), bare.union(timed)):
         with pytest.raises(TopologyError, match=message):
             stream.key_by("route").window("10s", n=agg.count())
-        with pytest.raises(TopologyError, match="operator 'reminders': no watermark comes from 'bare', so that no timer"):
+        with pytest.raises(
+            TopologyError, match="operator 'reminders': no watermark comes from 'bare', so that no event-time timer"
+        ):
             stream.key_by("route").stateful(Reminders)
         with pytest.raises(TopologyError, match="join: no watermark comes from 'bare'"):
             keyed().join(stream.key_by("route"), paired, within="5s")
         stream.key_by("route").count()
     both = timed.union(bare.watermark("at", name="too"))
     both.key_by("route").window("10s", n=agg.count())
-    both.map(lambda one: one, schema=Trip, name="same").key_by("route").stateful(Reminders)
+    both.map(lambda trip: trip, schema=Trip, name="same").key_by("route").stateful(Reminders)
 
 
 MADE: list[Callable[[st.KeyedStream], st.Stream]] = [
@@ -426,7 +430,7 @@ def test_what_is_ranked_may_be_a_record(tmp_path: Path) -> None:
     ranks = tested.run([part(1, 5.0, "x")])
     assert [(r["part"]["name"], r["n"], r["rank"]) for r in ranks] == [("x", 5.0, 1), ("y", 2.0, 2)]
     assert tested.run([part(1, 5.0, "x")]) == tested.failed == []  # nothing has changed
-    with pytest.raises(TopologyError, match=r"top_k: by='part' is struct.*, of which none is greater"):
+    with pytest.raises(TopologyError, match=r"top_k: by='part' is struct.*, whose values have no order; give another column"):
         nested().top_k(3, by="part")
 
 
@@ -456,7 +460,7 @@ events = some.lists(some.tuples(some.sampled_from("ab"), some.integers(0, 40), s
 def test_a_join_has_every_pair_within_the_bound_once(tmp_path_factory: Any, batches: list[Any]) -> None:
     other = trips("others").watermark("at", "0s", name="other-watermark").key_by("route")
     tested = machine(keyed().join(other, paired, within="5s"), tmp_path_factory.mktemp("state"))
-    told: list[tuple[str, int, int]] = []
+    emitted: list[tuple[str, int, int]] = []
     came: list[tuple[str, int, bool, int]] = []
     mark, number = None, 0
     for batch in batches:
@@ -469,11 +473,11 @@ def test_a_join_has_every_pair_within_the_bound_once(tmp_path_factory: Any, batc
             )
             if mark is None or at >= mark:
                 came.append((route, at, is_left, number))
-        told += [(r["route"], r["left"], r["right"]) for r in tested.run(rows, None if mark is None else mark * SECOND)]
+        emitted += [(r["route"], r["left"], r["right"]) for r in tested.run(rows, None if mark is None else mark * SECOND)]
         mark = max([mark or 0, *(at for _, at, _ in batch)])
     lefts, rights = [c for c in came if c[2]], [c for c in came if not c[2]]
     expected = [(a[0], a[3], b[3]) for a in lefts for b in rights if a[0] == b[0] and abs(a[1] - b[1]) <= 5]
-    assert sorted(told) == sorted(expected)
+    assert sorted(emitted) == sorted(expected)
 
 
 def sized(left: Nested, right: Nested) -> Pair:
@@ -499,9 +503,11 @@ def test_a_join_of_records_with_dicts_and_records_in_them(tmp_path: Path, combin
     def row(side: str, n: float) -> dict[str, Any]:
         return {"route": "a", "left": None, "right": None, side: part(1, n), "at": SECOND}
 
-    told = tested.run([row("left", 1.0), row("right", 2.0)]) + tested.run([row("right", 3.0)]) + tested.run([row("left", 4.0)])
+    emitted = (
+        tested.run([row("left", 1.0), row("right", 2.0)]) + tested.run([row("right", 3.0)]) + tested.run([row("left", 4.0)])
+    )
     assert tested.failed == []
-    assert [(one["left"], one["right"]) for one in told] == [(1, 2), (1, 3), (4, 2), (4, 3)]
+    assert [(pair["left"], pair["right"]) for pair in emitted] == [(1, 2), (1, 3), (4, 2), (4, 3)]
 
 
 def test_nulls_match_nothing_in_a_join() -> None:
@@ -599,7 +605,7 @@ def test_a_timer_that_fails_takes_the_records_of_its_key_along_once(tmp_path: Pa
 
 
 def test_a_timer_comes_again_if_the_records_behind_it_failed(tmp_path: Path) -> None:
-    """What it told and did was undone with what they did."""
+    """Its output and its changes of the state are undone together with those of the records."""
     tested = machine(trips().key_by("route").stateful(Touchy), tmp_path)
     tested.run([trip("a", 6)])
     assert tested.run([trip("a", 20, 7)], 6 * SECOND) == []

@@ -23,12 +23,12 @@ from springtide.errors import OptionError
 from springtide.model.endpoints import DiscardSink, GenerateSource
 from springtide.model.plan import Plan
 from springtide.model.rate import constant
-from springtide.model.report import BatchReport, TaskReport, held, mean_max, violation_ratio
+from springtide.model.report import BatchReport, TaskReport, mean_max, over_time, violation_ratio
 from springtide.model.topology import AUTO, DEAD_LETTERS, Kind, Operator, Topology
 from springtide.record.folder import RunFolder
 from springtide.record.plots import degree_lines, draw, rates
 from springtide.record.summary import Totals, summarise
-from springtide.record.trace import Point, Trace
+from springtide.record.trace import Trace, TracePoint
 from springtide.sim.batched import metrics
 
 ROW = pa.schema({"x": pa.int64()})
@@ -63,10 +63,10 @@ RUN = [
 ]
 
 
-def points(reports: list[BatchReport]) -> list[Point]:
+def points(reports: list[BatchReport]) -> list[TracePoint]:
     trace = Trace()
-    for one in reports:
-        trace.add(one)
+    for each in reports:
+        trace.add(each)
     return trace.points()
 
 
@@ -96,9 +96,9 @@ def test_replicas_and_slots_are_the_same_numbers_in_the_simulator() -> None:
 
 
 def test_a_mean_is_over_the_batches_that_have_a_number() -> None:
-    """Nobody knows of the first batch, for 1.5 s; 2 held for 3.5 s and 3 for 5 s: 22 / 8.5."""
+    """The first batch, of 1.5 s, has no value; 2 is in force for 3.5 s, and 3 for 5 s: 22 / 8.5."""
     known = {1: 2, 2: 3}
-    assert held(RUN, lambda report: known.get(report.batch)) == [(2, 3.5), (3, 5.0)]
+    assert over_time(RUN, lambda report: known.get(report.batch)) == [(2, 3.5), (3, 5.0)]
     assert mean_max([(2, 3.5), (3, 5.0)]) == {"mean": pytest.approx(22 / 8.5), "max": 3}
 
 
@@ -118,7 +118,7 @@ def test_operators_by_hand() -> None:
     assert score["degree"] == {"mean": 2.7, "max": 3}  # (1.5 + 10.5 + 15) / 10
     assert score["width"] == {"mean": 5.4, "max": 6}  # (3 + 21 + 30) / 10
     assert (score["rows_in"], score["rows_out"]) == (1000, 997)
-    assert (rank["rows_in"], rank["rows_out"]) == (None, None)  # no task told: unknown, not zero
+    assert (rank["rows_in"], rank["rows_out"]) == (None, None)  # no task reported: unknown, not zero
     assert (out["rows_in"], out["rows_out"]) == (997, 997)  # by its receipts
 
 
@@ -157,8 +157,8 @@ def test_folders_of_the_same_second_are_told_apart(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "demo", 0.0)
     journal: Journal = folder
-    for one in RUN:
-        journal.batch(one)
+    for each in RUN:
+        journal.batch(each)
     journal.decision({"at": 1.0, "reason": "a rate of 10/s – fine", "nothing": math.nan})
     folder.write_run({"topology": "demo", "root": tmp_path, "limit": math.inf, "seed": np.int64(3)})
     again = RunFolder.open(folder.path)
@@ -253,7 +253,7 @@ def test_a_run_is_drawn(tmp_path: Path, batches: list[BatchReport]) -> None:
 
 
 def test_many_batches_are_drawn_as_few_points_that_keep_rows_and_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,000 batches of a second; one of them takes longer, and its records with it."""
+    """1,000 batches of a second, of which a single batch and its records take longer."""
     monkeypatch.setattr("springtide.record.trace.POINTS", 64)
     quick = [report(n, float(n), n + 0.5, 10, created=((n - 0.5, 10),), backlog=n) for n in range(1_000)]
     slow = replace(quick[701], committed=quick[701].committed + 7)
@@ -268,6 +268,7 @@ def test_many_batches_are_drawn_as_few_points_that_keep_rows_and_peaks(monkeypat
     assert {point.rows_in for point in found[:-1]} == {10 * stands_for}
 
 
+@pytest.mark.long
 def test_a_thousand_batches_and_ten_thousand_take_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("springtide.record.trace.POINTS", 64)
     retained = []
@@ -275,9 +276,9 @@ def test_a_thousand_batches_and_ten_thousand_take_the_same_memory(monkeypatch: p
         tracemalloc.start()
         totals, trace = Totals(TOPOLOGY, "posg", target_s=1.0), Trace()
         for n in range(batches):
-            one = report(n, float(n), n + 0.9, 100, score=1 + n % 3, created=((n - n % 7, 60.0), (n - 0.2, 40.0)), backlog=n)
-            totals.add(one)
-            trace.add(one)
+            each = report(n, float(n), n + 0.9, 100, score=1 + n % 3, created=((n - n % 7, 60.0), (n - 0.2, 40.0)), backlog=n)
+            totals.add(each)
+            trace.add(each)
         assert totals.document("tide", "")["rows_in"] == 100 * batches
         retained.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
@@ -287,21 +288,21 @@ def test_a_thousand_batches_and_ten_thousand_take_the_same_memory(monkeypatch: p
 def test_totals_can_be_asked_for_at_any_time() -> None:
     totals = Totals(TOPOLOGY, "posg", target_s=2.0)
     assert totals.violation_ratio is None
-    for number, one in enumerate(RUN, start=1):
-        totals.add(one)
+    for number, each in enumerate(RUN, start=1):
+        totals.add(each)
         assert totals.document("tide", "d") == totals.document("tide", "d")
         assert totals.document("tide", "d") == summarise(TOPOLOGY, "tide", "posg", RUN[:number], "d")
     assert totals.violation_ratio == violation_ratio(RUN, 2.0) == 3 / 9  # the second of 1 s, 3 s and 5 s
 
 
 def test_batches_are_read_one_at_a_time(tmp_path: Path) -> None:
-    """The file has 8 MB; one of its lines 27 kB."""
+    """The file has 8 MB, and each of its lines 27 kB."""
     folder = RunFolder.create(tmp_path, "demo", 0.0)
     line = json.dumps(replace(RUN[0], tasks=RUN[0].tasks * 60).to_json()) + "\n"
     (folder.path / "batches.jsonl").write_text(line * 300)
     assert len(line) > 20_000
     tracemalloc.start()
-    assert sum(one.rows_in for one in folder.each_batch()) == 30_000
+    assert sum(batch.rows_in for batch in folder.each_batch()) == 30_000
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1_000_000
@@ -310,8 +311,8 @@ def test_batches_are_read_one_at_a_time(tmp_path: Path) -> None:
 def test_the_last_batches_are_read_without_parsing_the_others(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "demo", 0.0)
     (folder.path / "batches.jsonl").write_text("no JSON\n")
-    for one in RUN:
-        folder.batch(one)
+    for each in RUN:
+        folder.batch(each)
     assert folder.batches(last=2) == RUN[1:]
 
 

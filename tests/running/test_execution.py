@@ -15,10 +15,10 @@ from springtide.control.decider import Decider
 from springtide.control.loop import ControlLoop
 from springtide.control.routing import Routing
 from springtide.errors import CheckpointError, OptionError
+from springtide.model.ending import Ended
 from springtide.running.journal import FolderJournal
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.ending import Ended
-from springtide.spark.driver.supervisor import Outcome
+from springtide.spark.driver.plane import Outcome
 
 ENDINGS = ["loop.stop", "routing.close", "journal.close", "plane.close", "decider.close", "checkpoint.release"]
 

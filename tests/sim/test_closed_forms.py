@@ -12,6 +12,8 @@ import pytest
 from springtide.bench.simulator import mean_sojourn
 from springtide.sim import ByItem, Edge, Exponential, Given, Model, Normal, Operator, Source, Uniform, Weighted, Zipf, simulate
 
+pytestmark = pytest.mark.long
+
 CLOSE = 0.02
 
 

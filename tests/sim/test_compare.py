@@ -372,6 +372,7 @@ def test_what_is_learned_is_written_and_goes_on(trace: Path, tmp_path: Path) -> 
     assert json.loads((tmp_path / "both.json").read_text())["policy"] == "q-learning"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("policy", "mode"), [
     *((cls.name, "continuous") for cls in registry.available("scale") if not getattr(cls, "simulator_only", False)),
     ("tide", "micro-batch"), ("model-based", "micro-batch"),
@@ -507,6 +508,7 @@ def scripted(model: Model, script: str, **options: Any) -> Outcome:
     return simulate(model, policy="scripted", settings={"script": script}, **{"interval": 1.0, **options})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("script", "k"), [("a 0:4", 4), ("a 0:9 50:4", 4), ("a 0:1 20:6", 6)])
 def test_after_a_resize_it_is_m_m_k(script: str, k: int) -> None:
     """300/s of 10 ms: a load of 3. The waits' mean is Erlang C by k·μ - λ: 17 ms with 4 replicas, 0.33 ms with 6."""

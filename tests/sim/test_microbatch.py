@@ -128,6 +128,7 @@ def test_copies_and_splits_reach_their_readers() -> None:
     assert rows["last"] == rows["left"] + 2 * rows["right"]
 
 
+@pytest.mark.long
 def test_tide_learns_and_shortens_batches() -> None:
     costs = np.random.default_rng(1).permutation(np.repeat(np.arange(1, 65), 8)) / 8000
     model = Model(
@@ -244,7 +245,7 @@ def test_a_route_that_loses_records_is_an_error(wrong: Callable[[Share], Any]) -
         def route(self, share: Share, table: Table) -> Any:
             return wrong(share)
 
-    with pytest.raises(OptionError, match=r"grouping 'lossy' of operator 'work' is to give a target from 0 to 1 for each of"):
+    with pytest.raises(OptionError, match=r"grouping 'lossy' of operator 'work' must return a target from 0 to 1 for each of"):
         run(line(), grouping=Lossy(), max_slots=2)
 
 

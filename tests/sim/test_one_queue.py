@@ -75,6 +75,7 @@ def test_changes_and_steps_do_what_they_say(
     assert outcome.summary["rows_timed_out"] == np.isnan(found).sum()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("interval", [1.0, 0.125])
 def test_a_large_backlog_is_served_as_it_came(interval: float) -> None:
     """Four blocks and more wait, replicas come and go meanwhile, and all columns move to the front again."""

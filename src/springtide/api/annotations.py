@@ -1,4 +1,4 @@
-"""What a user's function says of itself: its name, what it takes and what it returns."""
+"""The name of a user's function, and the types in its annotations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def called(function: object) -> str:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function or of an object's ``__call__``; {} where they cannot be resolved."""
+    """The annotations of a function or of an object's ``__call__``; {} if they cannot be resolved."""
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return typing.get_type_hints(target)
@@ -44,10 +44,10 @@ def returned(function: Callable[..., Any], schema: object, many: bool = False) -
 
 
 def accepted(function: Callable[..., Any]) -> type | None:
-    """The dataclass that a function's first parameter is annotated with, if it is."""
+    """The dataclass in the annotation of a function's first parameter; None if there is none."""
     try:
         first = next(iter(inspect.signature(function).parameters), "")
-    except (TypeError, ValueError):  # some built-in functions tell nothing
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return None
     hint = _hints(function).get(first)
     return hint if isinstance(hint, type) and schemas.is_record_class(hint) else None

@@ -1,4 +1,4 @@
-"""Sinks: where the records of a stream go, each with its guarantee."""
+"""Sinks, which write the records of a stream; each states its guarantee."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def console(rows: int = 20) -> ConsoleSink:
 
 
 def memory(name: str) -> MemorySink:
-    """Rows kept on the driver; ``result.table(name)`` gives them after the run. **At least once.**"""
+    """Rows in the driver's memory; ``result.table(name)`` returns them after the run. **At least once.**"""
     return MemorySink(name)
 
 
 def foreach(function: Callable[[Any, int], object]) -> ForeachSink:
     """Call ``function(dataframe, batch)`` on the driver once per batch. **At least once**: after a crash the last batch
-    may come again, with the same number; keep the number with what you write, and it becomes exactly once."""
+    may come again, with the same number; store the number with the rows that you write, and it becomes exactly once."""
     if not callable(function):
         raise TopologyError(f"foreach({function!r}): that is not a function")
     return ForeachSink(function)
 
 
 def discard() -> DiscardSink:
-    """Count the records and keep none, for measurements."""
+    """Count the records and discard them, for measurements."""
     return DiscardSink()

@@ -1,4 +1,4 @@
-"""Sources: where the records of a stream come from."""
+"""Sources, from which the records of a stream come."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def generate(
     """Seeded records at a rate: records/s, ``springtide.trace("day.csv")``, or a function of the seconds since the start.
 
     ``make`` gets a ``springtide.Draw`` with the record's ``index``, its ``created`` time and a ``random`` of its own, so
-    that record i is the same in every run and after every restart. ``limit`` ends the stream after so many records.
+    that record i is the same in every run and after every restart. ``limit`` ends the stream after this number of records.
     ``max_records`` bounds a batch, whatever the plan allows.
     """
     if limit is not None and (not isinstance(limit, int) or limit < 0):
-        raise OptionError(f"limit={limit!r}: the number of records is a whole number, 0 or more")
+        raise OptionError(f"limit={limit!r} is not allowed; give a whole number of records, 0 or more, or None for no limit")
     if max_records is not None and (not isinstance(max_records, int) or max_records < 1):
-        raise OptionError(f"max_records={max_records!r}: a batch has at least one record, or give None")
+        raise OptionError(f"max_records={max_records!r} is not allowed; give a whole number of 1 or more, or None for no limit")
     spec = GenerateSource(make, as_rate(rate), seed, limit, max_records)
     return _stream(spec, name, *returned(make, schema))
 
@@ -58,11 +58,12 @@ def files(
 
 
 def dataframe(frame: Any, *, schema: object, created: str | None = None, ordered: bool = False, name: str = "source") -> Stream:
-    """Any streaming DataFrame that you have, or a function from a SparkSession to one (needed for ``springtide run``).
+    """Any streaming DataFrame, or a function that makes it from a SparkSession (needed for ``springtide run``).
 
-    ``schema`` says what it holds, so that the topology is checked before Spark starts; it is compared when it does.
-    ``ordered`` says that a partition that is read again has the same rows in the same order, as with Kafka, files and
-    rate sources; without it Springtide orders the records by their content before it routes them.
+    ``schema`` is that of the DataFrame. It lets Springtide check the topology before Spark starts; once Spark has started, it
+    is compared with the DataFrame's. ``ordered`` promises that a partition that is read again has the same rows in the same
+    order, as with Kafka, files and rate sources; without it Springtide orders the records by their content before it routes
+    them.
     """
     spec = DataFrameSource(frame, created, ordered)
     return _timed(_stream(spec, name, *schemas.as_schema(schema, "dataframe")), created)
@@ -72,5 +73,5 @@ def _timed(stream: Stream, created: str | None) -> Stream:
     if created is not None:
         position = stream.schema.get_field_index(created)
         if position < 0 or not pa.types.is_timestamp(stream.schema.field(position).type):
-            raise TopologyError(f"created={created!r} is no timestamp column of {', '.join(stream.schema.names)}")
+            raise TopologyError(f"created={created!r} is not a timestamp column of {', '.join(stream.schema.names)}")
     return stream

@@ -1,4 +1,4 @@
-"""Streams: what a user chains operators on. Nothing runs here; ``named`` and ``topology`` make a frozen Topology."""
+"""Streams, on which a user chains operators. Nothing runs here; ``named`` and ``topology`` make a frozen Topology."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ from springtide.processors.processor import Processor
 
 @dataclass(frozen=True, eq=False)
 class _Node:
-    """An operator before it has its final name. Compared by identity: a node used twice is one operator."""
+    """An operator before it has its final name. Compared by identity: a node that is used twice is a single operator."""
 
-    operator: Operator  # its name is "" where Springtide shall choose, its inputs are empty
+    operator: Operator  # its name is "" if Springtide chooses it; its inputs are empty
     parents: tuple[_Node, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Records of one schema. Each method adds an operator and returns what comes out of it.
+    """Records of one schema. Each method adds an operator and returns the stream of its output.
 
     Options of every operator: ``name`` (default: the function's), ``grouping`` (default: none, so that it runs in its
-    upstream's task), ``parallelism`` (a limit on its tasks), ``on_error`` (``"dead-letter"`` or ``"stop"``: what becomes of a
-    record whose function raises), ``on_crash`` (``"stop"`` or ``"dead-letter"``: of one that kills its Python worker).
+    upstream's task), ``parallelism`` (a limit on its tasks), ``on_error`` (``"dead-letter"`` or ``"stop"``: what happens to a
+    record whose function raises), ``on_crash`` (``"stop"`` or ``"dead-letter"``: what happens to a record that kills its Python
+    worker).
     """
 
     _node: _Node = field(repr=False)
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of its records."""
+        """The Arrow schema of the records."""
         return self._node.operator.schema
 
     def map(self, function: Callable[[Any], Any], *, schema: object = None, **options: Any) -> Stream:
-        """One record in, one out. The schema is the function's return annotation, or ``schema=``."""
+        """Turn each record into another. The schema is the function's return annotation, or ``schema=``."""
         _check_callable(Kind.MAP, function)
         return self._apply(Kind.MAP, function, *returned(function, schema), options)
 
     def filter(self, function: Callable[[Any], bool], **options: Any) -> Stream:
-        """Keep the records for which the function is true."""
+        """Pass the records for which the function returns true."""
         _check_callable(Kind.FILTER, function)
         return self._apply(Kind.FILTER, function, self.schema, self._node.operator.record, options)
 
     def flat_map(self, function: Callable[[Any], Iterable[Any]], *, schema: object = None, **options: Any) -> Stream:
-        """One record in, any number out: the function returns or yields them."""
+        """Turn each record into any number of records, which the function returns or yields."""
         _check_callable(Kind.FLAT_MAP, function)
         return self._apply(Kind.FLAT_MAP, function, *returned(function, schema, many=True), options)
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, schema: object = None, **options: Any
     ) -> Stream:
-        """Arrow record batch in, record batch out; ``schema=`` where it differs from the input's."""
+        """Turn each Arrow record batch into another; give ``schema=`` if it differs from the input's."""
         _check_callable(Kind.MAP_BATCHES, function)
         given = (self.schema, self._node.operator.record)
         if schema is not None:
@@ -72,23 +73,23 @@ class Stream:
         return self._apply(Kind.MAP_BATCHES, function, *given, options)
 
     def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
-        """A function from DataFrame to DataFrame that stays in the JVM; ``schema=`` says what comes out."""
+        """A function from DataFrame to DataFrame, which stays in the JVM; ``schema=`` is that of the output."""
         _check_callable(Kind.SQL, function)
         refused = sorted({"grouping", "by", "parallelism", "on_error", "on_crash"} & options.keys())
         if refused:
-            raise TopologyError(f"sql {called(function)!r}: {refused[0]}= has no meaning here, Spark plans it itself")
+            raise TopologyError(f"sql {called(function)!r}: {refused[0]}= is not allowed, because Spark plans it; leave it out")
         return self._apply(Kind.SQL, function, *schemas.as_schema(schema, called(function)), options)
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The records of several streams of one schema."""
         for other in others:
             if not isinstance(other, Stream):
-                raise TopologyError(f"union: {other!r} is not a stream; unite what .map, .filter and the like return")
+                raise TopologyError(f"union: {other!r} is not a stream; give streams, as .map and .filter return them")
         made = Operator(name or "", Kind.UNION, schema=self.schema, record=self._node.operator.record)
         return Stream(_Node(made, (self._node, *(other._node for other in others))))
 
     def watermark(self, column: str, delay: str | float = 0.0, *, name: str | None = None) -> Stream:
-        """Say which column has a record's own time. Records that are older than the latest by more than ``delay`` are late."""
+        """Declare the column of the event time. A record that is older than the latest by more than ``delay`` is late."""
         made = Operator(
             name or f"{column}-watermark", Kind.WATERMARK, schema=self.schema, record=self._node.operator.record,
             event_time=EventTime(column, seconds(delay, "delay") if delay else 0.0),
@@ -96,13 +97,13 @@ class Stream:
         return Stream(_Node(made, (self._node,)))
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """Records of the same key meet in the same task of the next operator."""
+        """Send all records of a key to the same task of the next operator."""
         if not columns:
             raise TopologyError("key_by() needs at least one column")
         return KeyedStream(self._node, columns)
 
     def to(self, sink: SinkSpec, *, name: str | None = None, **options: Any) -> Flow:
-        """Where the records go."""
+        """Write the records to a sink."""
         if not isinstance(sink, SinkSpec):
             raise TopologyError(f"to({sink!r}): {sink!r} is not a sink; take one of springtide.sink, such as sink.files(path)")
         made = Operator(name or _sink_name(sink), Kind.SINK, sink=sink, **self._options("sink", options))
@@ -120,8 +121,8 @@ class Stream:
         return Stream(_Node(made, (self._node,)))
 
     def _options(self, where: str, options: dict[str, Any], beside: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Check what was passed by name, and complete it: a limit on the tasks asks for tasks of its own. ``beside``: what else
-        the operator takes."""
+        """Check the keyword options, and complete them: an operator with a limit on its tasks gets tasks of its own.
+        ``beside``: further options of the operator, for the message."""
         allowed = ("grouping", "by", "parallelism", "on_error", "on_crash")
         for given in options:
             if given not in allowed:
@@ -135,7 +136,7 @@ class Stream:
             chosen.setdefault("grouping", AUTO)
         for option, kind in (("on_error", OnError), ("on_crash", OnCrash)):
             if option in chosen:
-                chosen[option] = _one_of(kind, where, option, chosen[option])
+                chosen[option] = _member(kind, where, option, chosen[option])
         if not isinstance(chosen.get("grouping", AUTO), str):
             raise TopologyError(f"{where}: grouping={chosen['grouping']!r} is not the name of a grouping")
         if "parallelism" in chosen:
@@ -159,20 +160,20 @@ class KeyedStream(Ready, Stream):
 
     def sql(self, function: Callable[[Any], Any], *, schema: object, **options: Any) -> Stream:
         raise TopologyError(
-            f"sql {called(function)!r}: key_by() before it has no meaning, Spark plans it itself; group inside the function"
+            f"sql {called(function)!r}: key_by() before it has no effect, because Spark plans it; group inside the function"
         )
 
     def stateful(
         self, processor: Any, *, shards: int = 256, schema: object = None, ttl: str | float | None = None,
         time: str | None = None, closes: bool = False, migrate: Callable[..., Any] | None = None, **options: Any,
     ) -> StatefulStream:  # fmt: skip
-        """An operator that remembers things of every key, in shards that move between tasks.
+        """An operator with state for every key, in shards that move between tasks.
 
-        ``processor``: a ``springtide.Processor``, or its class. ``shards``: into how many its keys are cut, for ever; no more
-        tasks than that can share the work. ``ttl``: a key that nothing came for in so long is forgotten. ``time``: the column
-        with a record's own time, by default that of the watermark before it; late records are left out, counted, and ``.late``.
-        ``closes``: that time is the end of something, and what comes when it is reached is late too. ``migrate``: from a dict
-        of the variables, as a checkpoint has them, to one of those that are declared now.
+        ``processor``: a ``springtide.Processor``, or its class. ``shards``: the number of shards of its keys, which is fixed
+        for ever and limits its tasks. ``ttl``: a key is forgotten when no record of it has come for this long. ``time``: the
+        column of the event time, by default the upstream watermark's; late records are left out, counted, and go to ``.late``.
+        ``closes``: the time is the end of a window, and a record that comes when it is reached is late too. ``migrate``: a
+        function from the variables in a checkpoint, as a dict, to those that are declared now.
         """
         if isinstance(processor, type) and issubclass(processor, Processor):
             processor = processor()
@@ -182,10 +183,10 @@ class KeyedStream(Ready, Stream):
         elif isinstance(processor, Stateful):
             made_of = schemas.as_schema(schema, name)
         else:
-            raise TopologyError(f"stateful({processor!r}): that is no springtide.Processor; subclass it, and give that")
+            raise TopologyError(f"stateful({processor!r}): that is not a springtide.Processor; give a subclass of it")
         _check_timers(self, processor, name)
-        kept_s = None if ttl is None else seconds(ttl, "ttl")
-        spec = StateSpec(processor, shards, kept_s, time or self._event_time(), closes, migrate)
+        ttl_s = None if ttl is None else seconds(ttl, "ttl")
+        spec = StateSpec(processor, shards, ttl_s, time or self._event_time(), closes, migrate)
         chosen = {**self._options(name, options, ("shards", "ttl", "time", "migrate")), "grouping": "shards"}
         made = Operator(name, Kind.STATEFUL, schema=made_of[0], record=made_of[1], state=spec, **chosen)
         return StatefulStream(_Node(made, (self._node,)))
@@ -195,40 +196,44 @@ class KeyedStream(Ready, Stream):
         return Stream(self._node)
 
     def _event_time(self) -> str | None:
-        """The column of the watermark before this, if it is still there."""
+        """The column of the nearest watermark upstream, if the stream still has it."""
         node: _Node | None = self._node
         while node is not None:
             given = node.operator.event_time
             if node.operator.kind is Kind.LATE:
-                return None  # late by that time already
+                return None  # its records are late by any watermark upstream
             if given is not None:
                 return given.column if given.column in self.schema.names else None
             node = node.parents[0] if node.parents else None
         return None
 
     def _untimed(self) -> list[str]:
-        """The sources from which no watermark comes."""
-        return list(dict.fromkeys(one.operator.name for one in _beginnings(self._node) if one.operator.kind is Kind.SOURCE))
+        """The names of the sources without a watermark on the way."""
+        return list(
+            dict.fromkeys(node.operator.name for node in _time_origins(self._node) if node.operator.kind is Kind.SOURCE)
+        )
 
     def _is_timed(self) -> bool:
-        """Whether a watermark comes from one of them at least."""
-        return any(one.operator.kind is Kind.WATERMARK for one in _beginnings(self._node))
+        """Whether there is a watermark on the way from at least one source."""
+        return any(node.operator.kind is Kind.WATERMARK for node in _time_origins(self._node))
 
     def _options(self, where: str, options: dict[str, Any], beside: tuple[str, ...] = ()) -> dict[str, Any]:
         if options.get("grouping") not in (None, "hash"):
-            raise TopologyError(f"{where}: grouping={options['grouping']!r} would part the records of a key; leave it out")
+            raise TopologyError(f"{where}: grouping={options['grouping']!r} would split the records of a key; leave it out")
         if options.get("by") is not None:
-            raise TopologyError(f"{where}: by={options['by']!r} has no meaning behind key_by(), whose columns it goes by")
+            raise TopologyError(
+                f"{where}: by={options['by']!r} is not allowed after key_by(), whose columns it uses; leave it out"
+            )
         return {**super()._options(where, {**options, "grouping": None}, beside), "grouping": "hash", "key": self._key}
 
 
 @dataclass(frozen=True, eq=False)
 class StatefulStream(Stream):
-    """What comes out of a stateful operator."""
+    """The output of a stateful operator."""
 
     @functools.cached_property
     def late(self) -> Stream:
-        """The records that came too late for it, as they came."""
+        """The records that came too late for the operator, unchanged."""
         before = self._node.parents[0].operator
         made = Operator(f"{self._node.operator.name}-late", Kind.LATE, schema=before.schema, record=before.record)
         return Stream(_Node(made, (self._node,)))
@@ -236,7 +241,7 @@ class StatefulStream(Stream):
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """A stream that has reached its sink. Name it to make a topology; ``springtide.topology`` takes several."""
+    """A stream that ends in a sink. Name it to make a topology; ``springtide.topology`` takes several flows."""
 
     _node: _Node = field(repr=False)
 
@@ -245,17 +250,17 @@ class Flow:
 
 
 def source(spec: SourceSpec, name: str, schema: pa.Schema, record: type | None) -> Stream:
-    """The start of a stream."""
+    """A stream of a source's records."""
     return Stream(_Node(Operator(name, Kind.SOURCE, source=spec, schema=schema, record=record)))
 
 
 def topology(name: str, *flows: Flow, dead_letters: SinkSpec | None = None) -> Topology:
-    """A topology of all operators that lead to these sinks."""
+    """A topology of all operators upstream of these sinks."""
     for flow in flows:
         if isinstance(flow, Stream):
             raise TopologyError(f"operator {flow._node.operator.name!r} leads to no sink; end it with .to(sink)")
         if not isinstance(flow, Flow):
-            raise TopologyError(f"topology {name!r}: {flow!r} is not what .to(sink) returns")
+            raise TopologyError(f"topology {name!r}: {flow!r} is not a flow; give flows, as .to(sink) returns them")
     order: list[_Node] = []
     for flow in flows:
         _collect(flow._node, order)
@@ -267,7 +272,7 @@ def topology(name: str, *flows: Flow, dead_letters: SinkSpec | None = None) -> T
 
 
 def _collect(node: _Node, order: list[_Node]) -> None:
-    """Depth first, inputs before what reads them; a node that is shared comes once."""
+    """Append a node and all that are upstream of it, inputs first; a shared node is appended once."""
     if any(node is seen for seen in order):
         return
     for parent in node.parents:
@@ -276,7 +281,7 @@ def _collect(node: _Node, order: list[_Node]) -> None:
 
 
 def _names(order: list[_Node]) -> dict[_Node, str]:
-    """Final names. Functions without a name of their own are numbered in the graph's order: map, map-2, …"""
+    """Final names. Unnamed operators are numbered in the graph's order: map, map-2, …"""
     taken = {node.operator.name for node in order}
     names: dict[_Node, str] = {}
     for node in order:
@@ -292,30 +297,30 @@ def _names(order: list[_Node]) -> dict[_Node, str]:
     return names
 
 
-def _beginnings(node: _Node) -> list[_Node]:
-    """Where the time of a stream begins: at its watermarks, and at the sources that have none."""
+def _time_origins(node: _Node) -> list[_Node]:
+    """The nearest watermarks upstream, and the sources without a watermark on the way."""
     if node.operator.kind is Kind.WATERMARK or not node.parents:
         return [node]
-    return [one for parent in node.parents for one in _beginnings(parent)]
+    return [origin for parent in node.parents for origin in _time_origins(parent)]
 
 
 def _check_timers(stream: KeyedStream, processor: object, where: str) -> None:
-    """Refuse timers by a watermark that would never be known. Where there is none at all, they may go by the clock."""
+    """Refuse event-time timers whose watermark would never be known. Without any watermark, timers may go by the clock."""
     if isinstance(processor, Processor) and processor.on_timer is not None and stream._is_timed() and stream._untimed():
         raise TopologyError(f"operator {where!r}: no watermark comes from {', '.join(map(repr, stream._untimed()))}, so that no"
-                            " timer would come by those of the others; write .watermark(column, delay) behind that, before"
+                            " event-time timer would ever fire; write .watermark(column, delay) right after it, before"
                             " union()")  # fmt: skip
 
 
 def _columns(where: str, given: object) -> tuple[str, ...]:
-    """Names of columns, given as one or as several."""
+    """The names of columns, from a name or a collection of names."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) for name in names):
         raise TopologyError(f"{where}: by={given!r} is not allowed; give the name of a column, or a tuple of names")
     return tuple(names)
 
 
-def _one_of(kind: type[StrEnum], where: str, option: str, given: Any) -> StrEnum:
+def _member(kind: type[StrEnum], where: str, option: str, given: Any) -> StrEnum:
     try:
         return kind(given)
     except ValueError:

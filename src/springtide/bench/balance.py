@@ -38,7 +38,7 @@ from springtide.policy.group import Grouping
 from springtide.spark.driver import session as sessions
 from springtide.spark.driver.pipeline import Outcome, Pipeline
 from springtide.spark.shared.program import Program, Staging, compile_topology
-from springtide.spark.task.worker import BATCH_PROPERTY
+from springtide.spark.task.context import BATCH_PROPERTY
 
 K = {"wait": 5, "cpu": 2}
 COSTS = ("posg", "tweets", "constant")
@@ -203,10 +203,10 @@ class Springtide(_Side):
         took = time.time() - begin
         self.spent += took
         self.learn(outcome.costs.get("work", []))
-        own = [task["tallies"]["work"] for task in outcome.tasks if "work" in task["tallies"]]
+        own = [one for task in outcome.tasks for one in task.operators if one.operator == "work"]
         # a task works through its records one after another: on average a record is done in the middle of that time
-        ends = sum(tally["rows_in"] * ((tally["started"] + tally["finished"]) / 2 - begin) for tally in own)
-        return Batch(took, ends / rows, tuple(tally["busy_s"] for tally in own))
+        ends = sum((tally.rows_in or 0) * ((tally.started + tally.finished) / 2 - begin) for tally in own)
+        return Batch(took, ends / rows, tuple(tally.busy_s or 0.0 for tally in own))
 
     def outcome(self, frame: DataFrame) -> Outcome:
         plan = self._plan()

@@ -181,7 +181,7 @@ def _snapshot(cluster: _Cluster, number: int, level: float, backlogs: Sequence[i
     sources = []
     for i, rate in enumerate(cluster.rates):
         arrivals = tuple(max(0.0, float(round(chance.gauss(rate * level, 0.1 * rate)))) for _ in range(INTERVAL_S))
-        sources.append(SourceSnapshot(f"source{i}", int(sum(arrivals)), arrivals))
+        sources.append(SourceSnapshot(f"source{i}", int(sum(arrivals)), arrivals, sum(arrivals) / INTERVAL_S, 0))
     used = [0.0] * len(cluster.operators)
     operators: list[OperatorSnapshot] = []
     for one, waited in zip(cluster.operators, backlogs, strict=True):

@@ -29,7 +29,7 @@ from springtide.bench.statistics import quartiles, turned
 from springtide.model.costs import TaskCosts
 from springtide.policy import registry
 from springtide.policy.group import Grouping, Learner, Share, Table
-from springtide.spark.task.worker import BATCH_PROPERTY
+from springtide.spark.task.context import BATCH_PROPERTY
 
 K = 8
 RECORDS, WARM = 2_000, 50_000

@@ -77,9 +77,9 @@ def elasticutor(
     seeds: int, seconds: int, figures: tuple[int, ...], tables: tuple[int, ...], plots: Path | None, as_json: bool
 ) -> None:
     """Elasticutor's figures 6 to 16 and 19, tables 2 and 3: static, resource-centric, naive-EC and Elasticutor."""
-    from springtide.papers.elasticutor import EXPERIMENTS
-    from springtide.papers.elasticutor_plots import draw
-    from springtide.papers.elasticutor_setup import Lab
+    from springtide.papers.elasticutor.experiments import EXPERIMENTS
+    from springtide.papers.elasticutor.plots import draw
+    from springtide.papers.elasticutor.setup import Lab
 
     asked = [f"figure {one}" for one in figures] + [f"table {one}" for one in tables]
     rows: list[Row] = []

@@ -41,7 +41,7 @@ from springtide.model.duration import seconds
 @click.option(
     "--shed-after", help="Continuous: remove records that are older than this when they would be served, such as 30s."
 )
-@click.option("--queue-limit", type=click.IntRange(1), help="Continuous: when so many wait for a replica, drop the next.")
+@click.option("--queue-limit", type=click.IntRange(1), help="Continuous: when more wait for a replica, remove the oldest.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--duration", help="End after this time, such as 10m. Default: when the trace ends.")
 @click.option("--target", help="Latency that a second should keep, such as 2s.")

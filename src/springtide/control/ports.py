@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from springtide.model.ending import Ended, Ending
 from springtide.model.executor import Executor
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
@@ -31,6 +32,42 @@ class Control(Protocol):
 
     def report(self, report: BatchReport) -> None:
         """What a batch did, handed over when it is committed."""
+        ...
+
+
+class Failure(Exception):
+    """A data plane failed, and can be started again; its cause is ``__cause__``.
+
+    ``cause``: in a line. ``progressed``: whether anything was committed since it was started. ``mended``: whether it got rid of
+    the cause, so that it can be started at once. ``part``: what failed. ``way_out``: what a user can do about it.
+    """
+
+    def __init__(self, cause: str, *, progressed: bool, mended: bool = False, part: str = "query", way_out: str = "") -> None:
+        super().__init__(cause)
+        self.cause, self.progressed, self.mended, self.part, self.way_out = cause, progressed, mended, part, way_out
+
+
+class DataPlane(Protocol):
+    """What carries the records of a run, such as Spark in micro-batches. It is made with the run's ``Control``.
+
+    Five messages pass between the two flows, and nothing else: open; take this plan (``Control.current``, which the data plane
+    asks for when it can go over to another one); here is a report (``Control.report``, when it is committed); it ended, and why
+    (``carry``); close.
+    """
+
+    def open(self) -> None:
+        """Start what the operators run on."""
+        ...
+
+    def carry(self, ending: Ending) -> Ended | None:
+        """Carry records until the run is to end, and say why it ended; None if it is to be called again, as there may be more.
+
+        Raises ``Failure`` if it can be called again, and goes on after the last commit then; any other error is final.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
         ...
 
 

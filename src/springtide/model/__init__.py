@@ -1,1 +1,1 @@
-"""Frozen values: what a topology is, what was measured, what is wanted and what was granted."""
+"""Frozen values: topologies, measurements, requests and plans."""

@@ -1,4 +1,4 @@
-"""Python values as an Arrow column of a declared type, of which nothing is lost on the way."""
+"""Lossless conversion of Python values into an Arrow column of a declared type."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _DATES = frozenset({datetime.date, type(None)})
 
 
 def column(values: list[Any], field: pa.Field, strict: bool = False) -> pa.Array:
-    """Values, dataclasses among them, as a column of exactly this type. ``strict``: times without a zone are refused, and
-    times where a date is declared."""
+    """Convert values, which may be dataclasses, into a column of exactly this type. ``strict``: refuse datetimes without a time
+    zone, and datetimes in a column of dates."""
     kind = field.type
     nested = pa.types.is_nested(kind)
     if nested and _has_struct(kind):
@@ -31,22 +31,21 @@ def column(values: list[Any], field: pa.Field, strict: bool = False) -> pa.Array
 
 
 def _check_whole(name: str, values: list[Any], kind: pa.DataType, strict: bool) -> None:
-    """Refuse what Arrow took though it cuts something off: fractions, and, if this is strict, zones and times of day."""
+    """Refuse values that Arrow truncates without an error: fractions, and, if ``strict``, zones and times of day."""
     if pa.types.is_integer(kind):
-        if not (kinds := set(map(type, values))) <= _WHOLE:
-            _refuse(
-                name, kind, [one for one in kinds if issubclass(one, numbers.Number) and not issubclass(one, numbers.Integral)]
-            )
+        if not (classes := set(map(type, values))) <= _WHOLE:
+            numeric = (each for each in classes if issubclass(each, numbers.Number))
+            _refuse(name, kind, [each for each in numeric if not issubclass(each, numbers.Integral)])
     elif not pa.types.is_nested(kind):
         if strict and pa.types.is_timestamp(kind) and kind.tz is not None:
             naive = next((at for at in values if isinstance(at, datetime.datetime) and at.tzinfo is None), None)
             if naive is not None:
                 raise ValueError(f"field {name!r} is {kind}, and {naive} has no time zone; give one, such as datetime.UTC")
-        elif strict and pa.types.is_date(kind) and not (kinds := set(map(type, values))) <= _DATES:
-            _refuse(name, kind, [one for one in kinds if issubclass(one, datetime.datetime)])
-    elif _may_cut(kind, strict):
-        there = [value for value in values if value is not None]
-        for inner, part, inside in _inside(there, kind):
+        elif strict and pa.types.is_date(kind) and not (classes := set(map(type, values))) <= _DATES:
+            _refuse(name, kind, [each for each in classes if issubclass(each, datetime.datetime)])
+    elif _may_truncate(kind, strict):
+        present = [value for value in values if value is not None]
+        for inner, part, inside in _inside(present, kind):
             _check_whole(f"{name}{inner}", inside, part, strict)
 
 
@@ -56,23 +55,23 @@ def _refuse(name: str, kind: pa.DataType, others: list[type]) -> None:
 
 
 def _inside(values: list[Any], kind: pa.DataType) -> list[tuple[str, pa.DataType, list[Any]]]:
-    """What nested values are made of: how it is called, its type, and all of it."""
+    """The parts of nested values: for each its name, its type, and its values."""
     if pa.types.is_struct(kind):
         return [
-            (f".{field.name}", field.type, [one.get(field.name) if isinstance(one, Mapping) else one[i] for one in values])
+            (f".{field.name}", field.type, [row.get(field.name) if isinstance(row, Mapping) else row[i] for row in values])
             for i, field in enumerate(kind)
         ]
     if pa.types.is_map(kind):
-        pairs = list(chain.from_iterable(one.items() if isinstance(one, Mapping) else one for one in values))
+        pairs = list(chain.from_iterable(value.items() if isinstance(value, Mapping) else value for value in values))
         return [("[]", kind.key_type, [key for key, _ in pairs]), ("[]", kind.item_type, [value for _, value in pairs])]
     return [("[]", kind.value_type, list(chain.from_iterable(values)))] if _is_list(kind) else []
 
 
 @functools.lru_cache(maxsize=256)
-def _may_cut(kind: pa.DataType, strict: bool) -> bool:
-    """Whether there is something inside of which Arrow would cut something off."""
+def _may_truncate(kind: pa.DataType, strict: bool) -> bool:
+    """Whether Arrow might truncate a value of this type, or a part of it."""
     if pa.types.is_nested(kind):
-        return any(_may_cut(kind.field(i).type, strict) for i in range(kind.num_fields))
+        return any(_may_truncate(kind.field(i).type, strict) for i in range(kind.num_fields))
     return pa.types.is_integer(kind) or (strict and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)))
 
 
@@ -88,23 +87,22 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value without dataclasses, which Arrow does not know."""
+    """A value with its dataclasses as dicts, because Arrow does not accept dataclasses."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(element) for key, element in value.items()}
     return value
 
 
 def check_nulls(name: str, made: pa.Array, field: pa.Field) -> None:
-    """Arrow lets a null pass where none is declared; whoever writes or reads the record next would not."""
+    """Refuse a null in a field that is declared not null. Arrow accepts it, and the next reader or writer would fail."""
     if not field.nullable and made.null_count:
         raise ValueError(f"field {name!r} is None, but {field.type} not null is declared")
     if pa.types.is_struct(field.type):
-        there = made.drop_null().flatten()
-        for part, inner in zip(there, field.type, strict=True):
+        for part, inner in zip(made.drop_null().flatten(), field.type, strict=True):
             check_nulls(f"{name}.{inner.name}", part, inner)
     elif pa.types.is_list(field.type):
         check_nulls(f"{name}[]", made.flatten(), field.type.value_field)

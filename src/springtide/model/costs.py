@@ -1,4 +1,4 @@
-"""What the records of a task cost, by key: what a task tells, and all that groupings learn from."""
+"""The costs of a task's records, by key: tasks report them, and groupings learn from nothing else."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy.typing as npt
 Hashes = npt.NDArray[np.uint64]
 
 
-LONGEST_S = 1e9
-"""No key's records of one batch take 30 years: a clock that went wrong says so."""
+MAX_COST_S = 1e9
+"""Upper limit of the cost of a key's records in a batch: 30 years. A greater value comes from a faulty clock."""
 
 
 @dataclass(frozen=True, eq=False)
 class TaskCosts:
-    """One task of one operator in one batch: for each distinct key its number of records and the seconds they took.
+    """The costs of an operator's task in a batch: for each distinct key the number of its records and the seconds they took.
 
-    ``task`` is the number of the task among the operator's, from 0: its replica. ``keys`` are in rising order. What cannot
-    be a cost, such as a negative one, is left out, so that nobody who learns from reports has to look for it.
+    ``task`` is the number of the task among the operator's, from 0: its replica. ``keys`` are in rising order. Impossible
+    costs, such as negative ones, are left out here, so that no learner has to check for them.
     """
 
     task: int
@@ -35,7 +35,7 @@ class TaskCosts:
 
     @classmethod
     def of(cls, task: int, keys: Hashes, seconds: npt.NDArray[np.float64]) -> TaskCosts:
-        """Sums per key of what each record took.
+        """Sum the seconds of the records by key.
 
         >>> costs = TaskCosts.of(0, np.array([7, 5, 7], dtype=np.uint64), np.array([1.0, 2.0, 4.0]))
         >>> costs.keys.tolist(), costs.counts.tolist(), costs.seconds.tolist()
@@ -57,5 +57,5 @@ class TaskCosts:
 
 
 def _sound(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Which can be costs; not a number is neither more nor less than anything."""
-    return (seconds >= 0) & (seconds <= LONGEST_S)
+    """Which values are possible costs; both comparisons are false for NaN."""
+    return (seconds >= 0) & (seconds <= MAX_COST_S)

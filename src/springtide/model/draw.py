@@ -21,7 +21,7 @@ def _shape(operator: Operator) -> tuple[str, str]:
 
 
 def as_mermaid(topology: Topology) -> str:
-    """Mermaid's flowchart notation; thick edges are shuffles."""
+    """The graph in Mermaid's flowchart notation; thick edges are shuffles."""
     number = {operator.name: f"n{i}" for i, operator in enumerate(topology)}
     lines = ["flowchart LR"]
     for operator in topology:
@@ -35,7 +35,7 @@ def as_mermaid(topology: Topology) -> str:
 
 
 def as_text(topology: Topology) -> str:
-    """One line an operator, indented below what it reads; ``→`` runs in the same task, ``⇒`` is a shuffle."""
+    """A line for each operator, indented below its input; ``→`` runs in the same task, ``⇒`` is a shuffle."""
     lines = [topology.name]
     drawn: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Durations as people write them: ``"2s"``, ``"250ms"``, ``"1m"``; a plain number is seconds."""
+"""Durations in words: ``"2s"``, ``"250ms"``, ``"1m"``; a plain number means seconds."""
 
 from __future__ import annotations
 

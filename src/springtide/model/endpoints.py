@@ -1,4 +1,4 @@
-"""Where records come from and where they go: what was asked for, not how it is done."""
+"""Specifications of sources and sinks. Other packages implement them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from springtide.model.rate import Rate
 
 
 class Guarantee(StrEnum):
-    """How often a record of the source shows in a sink when things crash."""
+    """How often a record of the source appears in a sink if there are crashes."""
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"
@@ -19,7 +19,7 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True)
 class GenerateSource:
-    """Seeded records at a rate. ``limit`` ends the stream after so many records; None goes on as the rate does.
+    """Seeded records at a rate. ``limit`` ends the stream after this number of records; with None it ends with the rate.
 
     ``max_records`` bounds a batch.
     """
@@ -33,7 +33,7 @@ class GenerateSource:
 
 @dataclass(frozen=True)
 class FilesSource:
-    """New files of a folder, in the order of their age; ``created`` names the column with a record's creation time."""
+    """New files of a folder, the oldest first; ``created`` names the column with a record's creation time."""
 
     path: str
     format: str
@@ -44,7 +44,7 @@ class FilesSource:
 
 @dataclass(frozen=True)
 class DataFrameSource:
-    """Any streaming DataFrame: one that is there already, or a function that makes one from a session."""
+    """Any streaming DataFrame, or a function that makes it from a session."""
 
     frame: Any
     created: str | None = None
@@ -56,7 +56,7 @@ SourceSpec = GenerateSource | FilesSource | DataFrameSource
 
 @dataclass(frozen=True)
 class FilesSink:
-    """Files in a folder that only ever holds whole, committed batches."""
+    """Files in a folder, where only complete, committed batches are ever visible."""
 
     path: str
     format: str = "parquet"
@@ -87,7 +87,7 @@ class ConsoleSink:
 
 @dataclass(frozen=True)
 class MemorySink:
-    """Rows kept on the driver, for tests and notebooks; ``springtide.sink.memory`` tells how to read them."""
+    """Rows in the driver's memory, for tests and notebooks; ``springtide.sink.memory`` describes how to read them."""
 
     name: str
     guarantee = Guarantee.AT_LEAST_ONCE
@@ -103,7 +103,7 @@ class ForeachSink:
 
 @dataclass(frozen=True)
 class DiscardSink:
-    """Counts records and keeps none: for measurements."""
+    """Counts records and discards them, for measurements."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 

@@ -1,4 +1,4 @@
-"""A process of the cluster that runs tasks, as it is seen at one moment."""
+"""An executor: a process of the cluster that runs tasks, as observed at one moment."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Executor:
-    """``busy_s``: the time that its tasks have taken since it came, so that the difference of two looks is its load.
+    """``busy_s``: the total time of its tasks since it started; the difference of two observations is its load.
 
-    ``used_bytes`` of ``memory_bytes`` are in use, where the cluster tells. ``leaving``: it was let go, and takes no more
-    tasks. ``starting``: it is there, but not ready for records yet.
+    ``used_bytes`` of ``memory_bytes`` are in use; None if the cluster does not report them. ``leaving``: it is being released,
+    and takes no more tasks. ``starting``: it runs, but is not ready for records yet.
     """
 
     name: str

@@ -1,13 +1,13 @@
-"""What a generator function gets for one record: its number, its creation time and random numbers of its own.
+"""The argument of a generator function: a record's number, its creation time and its own random numbers.
 
 The guarantee: a record is a pure function of the stream's seed, the record's index and its creation time.
-Which batch, task, process or machine makes it, which records were made before it, and how often it is made
-again after a crash do not matter. It holds as long as the function takes its randomness from ``draw.random``.
+It does not depend on the batch, task, process or machine that makes it, on the records before it, nor on how
+often it is made again after a crash. The guarantee needs a function that takes its randomness from ``draw.random``.
 
 The random numbers are those of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014), started anew for every record from a hash of seed and index. They are whole numbers
-of 64 bits, so they are the same in every process and every version of Python; what the standard library makes
-of them (``gauss``, ``sample``, …) stays the same as long as its own algorithms do.
+generators", OOPSLA 2014), restarted for every record from a hash of seed and index. They are integers of 64 bits,
+so they are the same in every process and every version of Python; the standard library's distributions on top of
+them (``gauss``, ``sample``, …) stay the same as long as their algorithms do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class RecordRandom(random.Random):
-    """A ``random.Random`` that is cheap to start anew: its state is one number of 64 bits, not 2,496 bytes.
+    """A ``random.Random`` that is cheap to restart: its state is 64 bits instead of 2,496 bytes.
 
     Measured: 1.7 µs for a whole ``Draw``, where seeding Python's own generator alone takes 4 to 5 µs.
 
@@ -38,26 +38,26 @@ class RecordRandom(random.Random):
     gauss_next: float | None
 
     def seed(self, a: Any = None, version: int = 2) -> None:
-        """Start the sequence that belongs to ``a``; None is one fixed sequence, not the clock."""
+        """Start the sequence of seed ``a``. None starts a fixed sequence; it does not read the clock."""
         self._state = base_of(a)
-        self.gauss_next = None  # gauss() makes two numbers at once and keeps one
+        self.gauss_next = None  # gauss() makes two numbers at once and buffers the second
 
     def restart(self, base: int, index: int) -> None:
-        """Start the sequence of one record. ``base`` is ``base_of(seed)``.
+        """Start the sequence of a record. ``base`` is ``base_of(seed)``.
 
-        The index is mixed before it becomes a state: neighbours in the counter's own steps would share their
-        sequences, shifted by one.
+        The index is mixed before it becomes a state. Without that, neighbouring records would share their sequences, shifted
+        by one.
         """
         self._state = _mixed(base + index * _STEP & _MASK)
         self.gauss_next = None
 
     def random(self) -> float:
-        """A multiple of 2⁻⁵³ from 0 up to, and without, 1."""
+        """A multiple of 2⁻⁵³ from 0 (inclusive) to 1 (exclusive)."""
         self._state = state = self._state + _STEP & _MASK
         return (_mixed(state) >> 11) * 2.0**-53
 
     def getrandbits(self, k: int, /) -> int:
-        """A whole number of ``k`` random bits."""
+        """An integer of ``k`` random bits."""
         if k < 0:
             raise ValueError(f"getrandbits({k}): the number of bits is 0 or more")
         bits = 0
@@ -75,18 +75,18 @@ class RecordRandom(random.Random):
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a generator function gets. It is the function's for the length of the call, and is not kept."""
+    """The argument of a generator function. It is valid during the call only: the next record restarts its ``random``."""
 
     index: int
     """The record's number in its stream, from 0."""
     random: random.Random
-    """Random numbers that depend on nothing but the stream's seed and ``index``."""
+    """Random numbers that depend only on the stream's seed and on ``index``."""
     created: datetime.datetime
-    """When the schedule has the record created, in UTC."""
+    """The record's creation time by the schedule, in UTC."""
 
 
 def draws(seed: int, first: int, created: Iterable[int]) -> Iterator[Draw]:
-    """One draw for each creation time, in microseconds since 1970, for the records from ``first`` on.
+    """A draw for each creation time, in microseconds since 1970, for the records from ``first`` on.
 
     >>> [draw.random.randrange(1000) for draw in draws(7, first=2, created=[0, 0])]
     [256, 991]
@@ -98,12 +98,12 @@ def draws(seed: int, first: int, created: Iterable[int]) -> Iterator[Draw]:
 
 
 def base_of(seed: object) -> int:
-    """64 bits for any seed, the same in every process: never Python's ``hash``."""
+    """64 bits for any seed. They are the same in every process, which Python's ``hash`` does not guarantee."""
     return int.from_bytes(hashlib.blake2b(repr(seed).encode(), digest_size=8).digest(), "little")
 
 
 def _mixed(z: int) -> int:
-    """SplitMix64's mixing of 64 bits: every bit of the input moves half of the output's."""
+    """SplitMix64's mixing of 64 bits: each bit of the input flips half of the output's bits."""
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
     return z ^ z >> 31

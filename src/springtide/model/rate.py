@@ -1,7 +1,7 @@
-"""How many records a generated stream has brought at any time, and when each of them was created.
+"""The rate of a generated stream: the number of its records at any time, and the creation time of each.
 
-Every rate is a row of steps of constant rate. Its integral C(t) is the number of records that came by time t;
-record i (from 0) is created when C reaches i + 1. Within a step both directions are a straight line, so a
+A rate is a sequence of steps of constant rate. Its integral C(t) is the number of records that came by time t;
+record i (from 0) is created when C reaches i + 1. Within a step C and its inverse are straight lines, so a
 record's creation time is a pure function of its number, and is the same after a restart.
 """
 
@@ -24,18 +24,18 @@ from springtide.errors import OptionError, TraceError
 
 _SAMPLE_S = 0.1
 _HORIZON_S = 86_400.0
-_DECIMALS = 6  # counts are kept to a millionth of a record, so that ten times a tenth make a whole one
+_DECIMALS = 6  # counts are rounded to a millionth of a record, so that ten tenths of a record make exactly 1
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps of a rate, and how many records came by every edge: all that is needed to date the records.
+    """The steps of a rate, and the number of records by each edge: together they give the creation times.
 
-    A part of the steps dates its records exactly as the whole does, so a task needs only those that it reads.
+    A part of the steps gives the same creation times as the whole, so a task gets only the steps of its records.
     """
 
-    edges: npt.NDArray[np.float64]  # seconds; one more than there are steps; inf is an open end
-    counts: npt.NDArray[np.float64]  # how many records came by each edge
+    edges: npt.NDArray[np.float64]  # seconds; the number of steps plus 1; inf means an open end
+    counts: npt.NDArray[np.float64]  # the number of records by each edge
     values: npt.NDArray[np.float64]  # records/s between two edges
 
     def created(self, first: int, last: int) -> npt.NDArray[np.float64]:
@@ -44,12 +44,12 @@ class Steps:
         ends = np.searchsorted(self.counts, wanted, side="left")  # the first edge by which a record is there
         if last > first and ends[-1] == len(self.counts):
             raise OptionError(f"record {last - 1} never comes: the rate brings {int(self.counts[-1])} in all")
-        begins = ends - 1  # the step before that edge brings records, for its count rises
+        begins = ends - 1  # the count rises in the step before that edge, so its rate is not zero
         times = self.edges[begins] + (wanted - self.counts[begins]) / self.values[begins]
         return np.minimum(times, self.edges[ends])
 
     def part(self, first: int, last: int) -> Steps:
-        """The steps that bring the records ``first`` to ``last - 1``."""
+        """The steps of the records ``first`` to ``last - 1``."""
         low, high = np.searchsorted(self.counts, (first + 1, last), side="left")
         edges = slice(low - 1, high + 1)
         return Steps(self.edges[edges], self.counts[edges], self.values[low - 1 : high])
@@ -66,38 +66,43 @@ class Rate:
 
     def __post_init__(self) -> None:
         if not self.starts or len(self.starts) != len(self.values):
-            raise OptionError("a rate needs at least one step, and as many starts as values")
+            steps = f"{len(self.starts)} starts and {len(self.values)} values"
+            raise OptionError(f"a rate of {steps} is not allowed; give at least one step, and as many starts as values")
         values = np.array(self.values)
         wrong = values[~(np.isfinite(values) & (values >= 0))]
         if wrong.size:
-            raise OptionError(f"a rate is finite and not negative; got {wrong[0]}")
+            raise OptionError(f"a rate of {wrong[0]} records/s is not allowed; give finite values of 0 or more")
         edges = np.array([*self.starts, self.end])
         if not (edges[0] >= 0 and np.isfinite(edges[:-1]).all() and (np.diff(edges) > 0).all()):
-            raise OptionError("the steps of a rate come in the order of time, from 0 on, none of them empty")
+            starts = ", ".join(f"{start:g}" for start in self.starts)
+            raise OptionError(
+                f"steps of a rate that start at {starts} and end at {self.end:g} s are not allowed; give rising starts, from 0"
+                " s on, before the end"
+            )
 
     def __str__(self) -> str:
         return self.label or f"{len(self.starts)} steps"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Rate, (self.starts, self.values, self.end, self.label)  # what was derived is derived again
+        return Rate, (self.starts, self.values, self.end, self.label)  # derived values are computed again
 
     @cached_property
     def steps(self) -> Steps:
         """The steps with their counts."""
         edges, values = np.array([*self.starts, self.end]), np.array(self.values)
-        if values[-1] == 0.0:  # nothing comes in that step, so it may as well end; 0 × inf would be no number
+        if values[-1] == 0.0:  # no record comes in this step, so its end does not matter; 0 × inf would be NaN
             edges[-1] = min(edges[-1], edges[-2] + 1.0)
         counts = np.concatenate([[0.0], np.cumsum(np.diff(edges) * values)])
         return Steps(edges, np.round(counts, _DECIMALS), values)
 
     @property
     def total(self) -> int | None:
-        """How many records come in all; None when they never end."""
+        """The number of records in all; None if the stream never ends."""
         last = self.steps.counts[-1]
         return int(last) if math.isfinite(last) else None
 
     def count(self, t: float) -> int:
-        """How many records were created by ``t`` seconds: record i is counted from its creation time on.
+        """The number of records by ``t`` seconds: record i is counted from its creation time on.
 
         >>> Rate((0.0,), (10.0,)).count(2.55)
         25
@@ -129,14 +134,14 @@ class Rate:
 
 
 def constant(value: float) -> Rate:
-    """So many records a second, for ever."""
+    """A constant number of records a second, for ever."""
     return Rate((0.0,), (float(value),), label=f"{value:g}/s")
 
 
 def sampled(function: Callable[[float], float], duration: float = _HORIZON_S) -> Rate:
-    """A function of the time in seconds, sampled in the middle of steps of 0.1 s; then the last value holds.
+    """A function of the time in seconds, sampled in the middle of steps of 0.1 s. After ``duration`` the last value stays.
 
-    Where the function is below 0 no records come; where it is no number it is refused.
+    A value below 0 means no records; a value that is not finite is refused.
     """
     steps = max(1, round(duration / _SAMPLE_S))
     values = tuple(_sample(function, (i + 0.5) * _SAMPLE_S) for i in range(steps))
@@ -148,15 +153,15 @@ def _sample(function: Callable[[float], float], t: float) -> float:
     value = float(function(t))
     if not math.isfinite(value):
         name = getattr(function, "__name__", repr(function))
-        raise OptionError(f"rate={name}: at {t:g} s it gives {value}, which is no number of records/s")
+        raise OptionError(f"rate={name}: at {t:g} s it returns {value}; return a finite number of records/s")
     return max(0.0, value)
 
 
 def trace(path: str | Path, *, speed: float = 1.0, scale: float = 1.0) -> Rate:
     """A CSV file of ``time,value`` lines: seconds or timestamps, and records/s from then until the next line.
 
-    ``speed`` 10 plays an hour in six minutes at ten times the rate, so that as many records come; ``scale``
-    multiplies the rate. The last line holds as long as the one before it; then the stream ends.
+    ``speed`` 10 plays an hour in six minutes at ten times the rate, so that the number of records stays the same; ``scale``
+    multiplies the rate. The last line lasts as long as the line before it; then the stream ends.
     """
     file = Path(path)
     if not file.is_file():
@@ -179,7 +184,7 @@ def trace(path: str | Path, *, speed: float = 1.0, scale: float = 1.0) -> Rate:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines that hold a point, with their numbers. utf-8-sig: spreadsheets begin a file with a mark."""
+    """The lines with a time and a value, and their numbers. utf-8-sig: spreadsheets begin a file with a byte order mark."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.reader(lines)
@@ -213,7 +218,7 @@ def _point(file: Path, number: int, row: list[str]) -> tuple[float, float]:
 
 
 def as_rate(given: object) -> Rate:
-    """What a user passed as ``rate=``: a number, a Rate, or a function of the time in seconds."""
+    """The rate in a user's ``rate=``: a number, a Rate, or a function of the time in seconds."""
     if isinstance(given, Rate):
         return given
     if isinstance(given, numbers.Real) and not isinstance(given, bool):  # numpy's numbers too

@@ -1,4 +1,4 @@
-"""What a batch did: per task and operator, and as a whole."""
+"""The report of a batch: by task and operator, and as a whole."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from springtide.model.plan import Plan
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What one task did for one operator in one batch. Times are of the worker's clock, in seconds since 1970."""
+    """The work of a task for an operator in a batch. Times are of the worker's clock, in seconds since 1970."""
 
     operator: str
     task: int
-    rows_in: int | None  # None where it runs in the JVM
+    rows_in: int | None  # None if the operator runs in the JVM
     rows_out: int
     failures: int
-    busy_s: float | None  # None where it runs in the JVM
+    busy_s: float | None  # None if the operator runs in the JVM
     started: float
     finished: float
 
 
 @dataclass(frozen=True)
 class StateReport:
-    """What a batch did to the state of one operator. ``seconds``: what the records of each shard cost; not part of the record.
+    """The changes of a batch to the state of an operator.
 
-    ``moved``: shards that another task has than in the batch before. ``load_s``, ``commit_s``: over all tasks, what finding and
-    writing state took. ``pieces``: in how many a task worked at most, because all of its state would not fit in memory.
-    ``cache_hits``, ``cache_misses``, ``fetched_bytes``: of state that lies elsewhere, pieces of files that a node had and that
-    it had not, and the bytes that were moved to nodes for those.
+    ``seconds``: the cost of each shard's records; not part of the run's record. ``moved``: the number of shards that have
+    another task than in the batch before. ``load_s``, ``commit_s``: the time for finding and for writing state, over all tasks.
+    ``pieces``: the most pieces in which a task worked, because its whole state would not fit in memory. ``cache_hits``,
+    ``cache_misses``: pieces of files of remote state that were, and were not, in a node's cache. ``fetched_bytes``: the bytes
+    that were fetched for the misses.
     """
 
     keys: int
@@ -55,7 +56,7 @@ class StateReport:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds from a record's creation to its commit, over the records of one batch or one run."""
+    """Milliseconds from a record's creation to its commit, over the records of a batch or a run."""
 
     mean: float
     p50: float
@@ -65,12 +66,12 @@ class Latency:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """One committed batch. ``latency`` and ``backlog`` are None where the source cannot tell, never zero for unknown.
+    """A committed batch. ``latency`` and ``backlog`` are None if the source does not report them; unknown is never zero.
 
-    ``rows_shed``: of those that were read, how many were too old and left out.
-    ``created`` are quantiles of the creation times (seconds since 1970) with the number of records each stands for.
-    ``costs`` has, by operator, what its tasks' records cost, and ``variances`` what each column tells about that, both for
-    the groupings that learn; they are not part of the run's record.
+    ``rows_shed``: the records that were read, but left out because they were too old.
+    ``created`` are quantiles of the creation times (seconds since 1970) with the number of records that each represents.
+    ``costs`` are the costs of each operator's records, by task, and ``variances`` how well each column explains them. Both are
+    for the groupings that learn; they are not part of the run's record.
     """
 
     batch: int
@@ -95,23 +96,23 @@ class BatchReport:
     def duration_s(self) -> float:
         return self.committed - self.started
 
-    @cached_property  # the record, the totals and the plot of a run all ask for it
+    @cached_property  # the record, the totals and the plot of a run all use it
     def latency(self) -> Latency | None:
         return latency_of([(self.committed - at, weight) for at, weight in self.created])
 
     def to_json(self) -> dict[str, Any]:
         latency = self.latency
-        state = {name: replace(told, seconds={}) for name, told in self.state.items()}
+        state = {name: replace(report, seconds={}) for name, report in self.state.items()}
         recorded = replace(self, costs={}, variances={}, state=state)
-        told = {name: value for name, value in asdict(recorded).items() if name not in ("costs", "variances")}
-        return {**told, "latency_ms": None if latency is None else asdict(latency)}
+        document = {name: value for name, value in asdict(recorded).items() if name not in ("costs", "variances")}
+        return {**document, "latency_ms": None if latency is None else asdict(latency)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BatchReport:
         known = {k: v for k, v in document.items() if k != "latency_ms"}
         known["plan"] = Plan.from_json(known["plan"])
         known["tasks"] = tuple(TaskReport(**task) for task in known["tasks"])
-        known["state"] = {name: StateReport(**told) for name, told in known.get("state", {}).items()}
+        known["state"] = {name: StateReport(**report) for name, report in known.get("state", {}).items()}
         known["created"] = tuple((at, weight) for at, weight in known["created"])
         return cls(**known)
 
@@ -139,10 +140,10 @@ def latency_of(waits: list[tuple[float, float]]) -> Latency | None:
     return Latency(round(mean, 3), *(round(quantile(q), 3) for q in (0.5, 0.95, 0.99)))
 
 
-def held(batches: Sequence[BatchReport], value: Callable[[BatchReport], int | None]) -> list[tuple[int, float]]:
-    """A number of each batch that has it, in the order of their starts, and the seconds that it was held for.
+def over_time(batches: Sequence[BatchReport], value: Callable[[BatchReport], int | None]) -> list[tuple[int, float]]:
+    """A value of each batch that has it, in the order of their starts, and the seconds for which it was in force.
 
-    That is until the next batch starts: between two of them, slots wait, and are paid for.
+    It is in force until the next batch starts, because slots that wait between two batches are paid for too.
     """
     ends = [report.started for report in batches[1:]] + [report.committed for report in batches[-1:]]
     numbers = ((value(report), end - report.started) for report, end in zip(batches, ends, strict=True))
@@ -150,8 +151,8 @@ def held(batches: Sequence[BatchReport], value: Callable[[BatchReport], int | No
 
 
 @dataclass
-class HeldMean:
-    """The mean of numbers over the seconds that each was held for, and the greatest, one by one as they come."""
+class TimeWeightedMean:
+    """The mean of numbers, weighted by the seconds for which each was in force, and the greatest; updated number by number."""
 
     seconds: float = 0.0
     product: float = 0.0  # the sum of number × seconds
@@ -167,19 +168,19 @@ class HeldMean:
         self.most = number if self.most is None else max(self.most, number)
 
     def document(self) -> dict[str, float | None]:
-        """What ``mean_max`` returns. Numbers that were held for no time at all count alike."""
+        """The mean and the greatest. If all durations are zero, all numbers have the same weight."""
         if not self.count:
             return {"mean": None, "max": None}
         return {"mean": self.product / self.seconds if self.seconds > 0 else self.total / self.count, "max": self.most}
 
 
 def mean_max(numbers: Iterable[tuple[int, float]]) -> dict[str, float | None]:
-    """The mean of numbers over the seconds that each was held for, and the greatest.
+    """The mean of numbers, weighted by the seconds for which each was in force, and the greatest.
 
     >>> mean_max([(4, 1.5), (6, 4.5)])
     {'mean': 5.5, 'max': 6}
     """
-    mean = HeldMean()
+    mean = TimeWeightedMean()
     for number, seconds in numbers:
         mean.add(number, seconds)
     return mean.document()
@@ -189,7 +190,7 @@ def mean_max(numbers: Iterable[tuple[int, float]]) -> dict[str, float | None]:
 class Violations:
     """The share of the time, by the batches' durations, in which the mean latency was above a target.
 
-    ``after_s``: batches that were committed before, seconds after the first one started, do not count.
+    ``after_s``: batches that were committed within this many seconds of the first batch's start do not count.
     """
 
     target_s: float
@@ -200,7 +201,7 @@ class Violations:
     _begin: float | None = None
 
     def add(self, report: BatchReport) -> None:
-        """Count a batch; the first one to come is the one that started first."""
+        """Count a batch. Batches come in the order of their starts."""
         if self._begin is None:
             self._begin = report.started + self.after_s
         if report.committed < self._begin:
@@ -213,7 +214,7 @@ class Violations:
 
     @property
     def ratio(self) -> float | None:
-        """None if no batch knows its latency."""
+        """None if no batch has a latency."""
         return self.late_s / self.seconds if self.measured and self.seconds > 0 else None
 
 

@@ -54,7 +54,9 @@ def schema_of(record: type) -> pa.Schema:
     try:
         return pa.schema(_fields_of(record))
     except RecursionError:
-        raise TopologyError(f"{record.__name__} holds itself, so that its rows would have no end; hold a key instead") from None
+        raise TopologyError(
+            f"{record.__name__} contains itself, so that a row would be infinite; store a key instead"
+        ) from None
 
 
 def _fields_of(record: type) -> list[pa.Field]:
@@ -94,11 +96,11 @@ def _arrow_type(where: str, hint: Any) -> pa.DataType:
     if origin is dict and len(args) == 2:
         value, nullable = _without_none(args[1])
         return pa.map_(_arrow_type(where, args[0]), pa.field("value", _arrow_type(where, value), nullable=nullable))
-    raise TopologyError(f"{where}: {hint!r} is no type of a record's field; allowed: {_ALLOWED}")
+    raise TopologyError(f"{where}: {hint!r} is not allowed as the type of a record's field; allowed: {_ALLOWED}")
 
 
 def as_schema(given: object, where: str) -> tuple[pa.Schema, type | None]:
-    """What a user passed as ``schema=``: a dataclass, an Arrow schema, or a mapping of names to Python types."""
+    """The schema in a user's ``schema=``: a dataclass, an Arrow schema, or a mapping of names to Python types."""
     if isinstance(given, pa.Schema):
         return given, None
     if is_record_class(given):
@@ -121,11 +123,11 @@ def record_class(schema: pa.Schema) -> type:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-        raise TopologyError(f"column {name!r} is no Python name; rename it, or read it with map_batches or sql")
+        raise TopologyError(f"column {name!r} is not a Python identifier; rename it, or read it with map_batches or sql")
 
 
 def misfits(offered: pa.Schema, wanted: pa.Schema) -> list[str]:
-    """What keeps records of one schema from being read as another; extra columns do not.
+    """The reasons why records of one schema cannot be read as another; extra columns do no harm.
 
     >>> misfits(pa.schema({"a": pa.int64()}), pa.schema({"a": pa.string(), "b": pa.int64()}))
     ["'a' is int64, wanted string", "'b' is missing (there are: a)"]
@@ -151,28 +153,28 @@ Reader = Callable[[Any], Any]
 
 
 def readers(record: type, schema: pa.Schema) -> dict[str, Reader]:
-    """How to turn what Arrow gives back into what a record holds, for the fields where that differs.
+    """Functions that convert Arrow's values into those of a record, for the fields that need it.
 
-    Made on the driver: a worker cannot resolve the annotations of a class that came to it by value.
+    They are made on the driver, because a worker cannot resolve the annotations of a class that was pickled by value.
     """
     return plain_readers(schema) | field_readers(record)
 
 
 def plain_readers(schema: pa.Schema) -> dict[str, Reader]:
-    """The same where no class tells of the fields. What was read already is left as it is: a dict stays one."""
+    """The same without a record class. They leave a value that is converted already as it is: a dict stays a dict."""
     plain = {field.name: _arrow_reader(field.type) for field in schema}
     return {name: reader for name, reader in plain.items() if reader is not None}
 
 
 def microseconds(column: pa.Array) -> pa.Array:
-    """Times as whole numbers: of a column of datetimes, or of microseconds since 1970 already."""
+    """Times as microseconds since 1970, from a column of datetimes or of such integers."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
     return column
 
 
 def as_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows of a batch as Python has them: a map is a dict."""
+    """The rows of a batch as Python values: a map becomes a dict."""
     known = plain_readers(batch.schema)
     rows: list[dict[str, Any]] = batch.to_pylist()
     for row in rows:
@@ -181,7 +183,7 @@ def as_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _arrow_reader(kind: pa.DataType) -> Reader | None:
-    """For a field that no annotation tells of: a map is a dict, wherever it is."""
+    """The reader of an Arrow type: a map at any depth becomes a dict."""
     if pa.types.is_map(kind):
         value = _arrow_reader(kind.item_type) or _unchanged
         return lambda pairs: {k: None if v is None else value(v) for k, v in dict(pairs).items()}
@@ -199,7 +201,7 @@ def field_readers(record: type) -> dict[str, Reader]:
     """The readers of a dataclass, from its annotations."""
     try:
         hints = typing.get_type_hints(record)
-    except NameError:  # a class from within a function: its module cannot name its parts, so rows stay as they are
+    except NameError:  # a class from within a function: its module cannot resolve the names, so rows stay as they are
         return {}
     readers = {name: _reader(hint) for name, hint in hints.items()}
     return {name: reader for name, reader in readers.items() if reader is not None}

@@ -6,21 +6,21 @@ import math
 from dataclasses import dataclass, field
 
 ACCURACY = 0.01
-"""A quantile differs from the exact one by at most this share of it: nobody reads a latency more closely than to 1 %."""
+"""The relative error of a quantile is at most this. Nobody reads a latency more precisely than to 1 %."""
 
-LEAST = 1e-6
-"""Values nearer to zero than this share the bucket of zero. Creation times are in microseconds, so nothing lies between."""
+MIN_MAGNITUDE = 1e-6
+"""Values closer to zero than this count as zero. Creation times are in microseconds, so no latency lies between."""
 
 _WIDTH = math.log1p(ACCURACY)
 
 
 @dataclass
 class Sketch:
-    """A histogram whose buckets grow geometrically, each by ``ACCURACY`` wider than the one below it.
+    """A histogram whose buckets grow geometrically: each is wider than the bucket below it by a share of ``ACCURACY``.
 
     Source: DDSketch (Masson, Rim and Lee, VLDB 2019), with the mean of a bucket in place of its middle, so that a bucket
-    which got one value only returns it as it came. The mean of all values is exact. From a microsecond to 30 years there
-    are 3,470 buckets, and as many for negative values, which clocks that differ produce.
+    with a single value returns it exactly. The mean of all values is exact. From a microsecond to 30 years there are 3,470
+    buckets, and as many for negative values, which occur where two clocks differ.
 
     >>> sketch = Sketch()
     >>> for value in (0.1, 0.3, 0.3):
@@ -36,8 +36,8 @@ class Sketch:
     def add(self, value: float, weight: float = 1.0) -> None:
         """Count a value ``weight`` times."""
         number = _bucket(value)
-        there, total = self._buckets.get(number, (0.0, 0.0))
-        self._buckets[number] = (there + weight, total + value * weight)
+        counted, total = self._buckets.get(number, (0.0, 0.0))
+        self._buckets[number] = (counted + weight, total + value * weight)
         self.weight += weight
         self.total += value * weight
 
@@ -47,11 +47,11 @@ class Sketch:
 
     @property
     def size(self) -> int:
-        """How many buckets are in use: what it costs in memory."""
+        """The number of buckets in use, which determines the memory."""
         return len(self._buckets)
 
     def quantile(self, share: float) -> float:
-        """The least value that this share of the weight does not exceed, to within ``ACCURACY`` of itself."""
+        """The least value that this share of the weight does not exceed, with a relative error of at most ``ACCURACY``."""
         below, value = 0.0, math.nan
         for number in sorted(self._buckets):
             weight, total = self._buckets[number]
@@ -62,8 +62,8 @@ class Sketch:
 
 
 def _bucket(value: float) -> int:
-    """A number that grows with the value: 0 around zero, negative for negative values."""
-    if abs(value) < LEAST:
+    """The number of a value's bucket; it grows with the value, is 0 around zero, and negative for negative values."""
+    if abs(value) < MIN_MAGNITUDE:
         return 0
-    number = 1 + math.floor(math.log(abs(value) / LEAST) / _WIDTH)
+    number = 1 + math.floor(math.log(abs(value) / MIN_MAGNITUDE) / _WIDTH)
     return number if value > 0 else -number

@@ -1,4 +1,4 @@
-"""What a stateful operator remembers, and how it says so: declared variables, a step on a group of keys, and its result."""
+"""The interface of stateful operators: declared variables, a step on a group of keys, and the step's result."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _ignore() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Some keys of a stateful operator in one batch: their records, what was remembered of them, and the time.
+    """Some keys of a stateful operator in a batch: their records, their state, and the time.
 
-    ``keys`` and ``old`` have a row for each key, ``old`` of nulls where nothing is ``known``. Row i of ``records``, which come
-    in the order of their sequence, is of key ``of[i]``. ``due``: a timer of the key's has come.
+    ``keys`` and ``old``, the state, have a row for each key; a row of ``old`` is null for a key that is not ``known``. Row i of
+    ``records``, which come in the order of their sequence, is of key ``of[i]``. ``due``: a timer of the key fires.
     """
 
     keys: pa.RecordBatch
@@ -43,17 +43,17 @@ class Group:
     records: pa.RecordBatch
     of: npt.NDArray[np.int64]
     due: Mask
-    now: int  # the batch's time, the same when it is run again
-    watermark: int | None  # no record before this is expected any more; None as long as nothing is known
-    before_call: Callable[[], None] = _ignore  # is called before each call of a user's function; fails a call that is to fail
+    now: int  # the batch's time; a batch that is run again has the same
+    watermark: int | None  # no record older than this is expected any more; None while no event time is known
+    before_call: Callable[[], None] = _ignore  # called before each call of a user's function; raises to make that call fail
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What came of a group: the new state of the keys that ``changed``, without those that are ``gone``; and the output.
+    """The result of a group: the ``new`` state of the keys that ``changed``, the keys that are ``gone``, and the output.
 
-    ``new`` has a row for each key, of any value where nothing changed. ``seconds``: what each key took, if it was measured.
-    ``failed``: keys whose function failed, with the error. Their state stays as it was, but for a timer that failed.
+    ``new`` has a row for each key; rows of keys without a change are ignored. ``seconds``: the time for each key, if measured.
+    ``failed``: keys whose function failed, with the error. Their state stays as it was, except that a failed timer is dropped.
     """
 
     changed: Mask
@@ -66,7 +66,7 @@ class Step:
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What a stateful operator does. Pure: the same group gives the same step, wherever and how often it runs."""
+    """The function of a stateful operator. Pure: the same group gives the same step, wherever and how often it runs."""
 
     @property
     def variables(self) -> pa.Schema:
@@ -75,12 +75,12 @@ class Stateful(Protocol):
 
     @property
     def event_timer(self) -> str | None:
-        """The column of its state with the time, in microseconds, at which the key wants to be called whatever comes."""
+        """The column of its state with the event time, in microseconds, of the key's next timer."""
         ...
 
     @property
     def clock_timer(self) -> str | None:
-        """The same by the clock."""
+        """The same for timers by the clock."""
         ...
 
     def step(self, group: Group) -> Step: ...
@@ -88,13 +88,14 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class StateSpec:
-    """A stateful operator's function, the number of shards that its keys are cut into, for ever, and how long they are kept.
+    """A stateful operator's function, the number of its shards, which is fixed for ever, and the lifetime of its keys.
 
-    ``ttl_s``: a key that nothing came for in so long is forgotten. ``time``: the column with a record's time, or with the end
-    of what it belongs to, if that ``closes``. ``migrate`` makes the variables of an older declaration those of now.
+    ``ttl_s``: a key is forgotten when no record of it has come for this long. ``time``: the column of the event time; if the
+    operator ``closes`` windows, the column of the window's end. ``migrate``: a function from the variables of an older
+    declaration to the present ones.
     """
 
-    function: Any  # a Stateful, or a Processor, which is made one where it runs
+    function: Any  # a Stateful, or a Processor, which is wrapped as a Stateful in the task
     shards: int = 256
     ttl_s: float | None = None
     time: str | None = None
@@ -109,19 +110,19 @@ class StateSpec:
 
 
 def micros(at: datetime.datetime) -> int:
-    """A time as it is stored."""
+    """A time as it is stored: microseconds since 1970."""
     if at.tzinfo is None:
         raise ValueError(f"{at} has no time zone; give one, such as datetime.UTC")
     return (at - _EPOCH) // _MICROSECOND
 
 
 def moment(at: int) -> datetime.datetime:
-    """A stored time as Python has it."""
+    """A stored time as a Python datetime."""
     return _EPOCH + at * _MICROSECOND
 
 
 def arrow_type(where: str, hint: Any) -> tuple[pa.DataType, schemas.Reader | None]:
-    """The Arrow type of what a user declares, and how to read it back, where that differs."""
+    """The Arrow type of a declared Python type, and the function that converts values back, if one is needed."""
     probe = dataclasses.make_dataclass("State", [("value", hint)], frozen=True)
     try:
         return schemas.schema_of(probe).field(0).type, schemas.field_readers(probe).get("value")

@@ -1,4 +1,4 @@
-"""A topology: a directed acyclic graph of operators, from sources to sinks. A frozen value that is valid or was never made."""
+"""A topology: a directed acyclic graph of operators, from sources to sinks. A frozen value, checked when it is made."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from springtide.model.names import ALLOWED, MAX_BYTES, is_plain, is_short
 from springtide.model.state import StateSpec
 
 DEAD_LETTERS = "dead-letters"
-"""The name of the sink that failed records go to; no operator may have it."""
+"""The name of the sink of failed records; no operator may have it."""
 
 AUTO = "auto"
-"""The grouping of an operator that wants a shuffle but leaves the choice to the run."""
+"""The grouping of an operator that needs a shuffle and leaves the choice of the grouping to the run."""
 
 
 class Kind(StrEnum):
@@ -34,12 +34,12 @@ class Kind(StrEnum):
     UNION = "union"
     WATERMARK = "watermark"
     STATEFUL = "stateful"
-    LATE = "late"  # the records that came too late for a stateful operator
+    LATE = "late"  # passes the records that came too late for a stateful operator
     SINK = "sink"
 
 
 PASSING = frozenset({Kind.UNION, Kind.WATERMARK, Kind.LATE})
-"""Operators that hand on what they get."""
+"""Kinds of operators that pass records on unchanged."""
 
 
 class OnError(StrEnum):
@@ -50,7 +50,7 @@ class OnError(StrEnum):
 
 
 class OnCrash(StrEnum):
-    """What happens to a record that kills the process that works on it, time and again."""
+    """What happens to a record that kills its worker process in every attempt."""
 
     DEAD_LETTER = "dead-letter"
     STOP = "stop"
@@ -58,7 +58,7 @@ class OnCrash(StrEnum):
 
 @dataclass(frozen=True)
 class EventTime:
-    """Which column has a record's own time, and how much later than the latest a record may come."""
+    """The column of the event time, and how much older than the latest record a record may be without being late."""
 
     column: str
     delay_s: float = 0.0
@@ -69,18 +69,18 @@ class Operator:
     """A function on records, how its input is grouped, and what happens when a record fails.
 
     ``grouping`` None is a ``forward`` edge: the operator runs in its upstream's task, with no shuffle between them.
-    ``key``: records that agree in these columns meet in one task. ``by``: the columns that the grouping goes by where
-    records of a key may part, such as those that drive a record's cost; none leaves the choice to Springtide.
-    ``parallelism`` is a limit; the degree below it is the policy's to choose.
+    ``key``: records that agree in these columns go to the same task. ``by``: the columns that a grouping uses if it may split
+    the records of a key, such as the columns that determine a record's cost; if it is empty, Springtide chooses.
+    ``parallelism`` is a limit; the policy chooses the degree below it.
     """
 
     name: str
     kind: Kind
     inputs: tuple[str, ...] = ()
     function: Callable[..., Any] | None = None
-    schema: pa.Schema | None = None  # of what it emits; None for a sink
-    record: type | None = None  # the dataclass of what it emits, where there is one
-    accepts: type | None = None  # the dataclass that its function wants, where it says so
+    schema: pa.Schema | None = None  # of its output; None for a sink
+    record: type | None = None  # the dataclass of its output, if there is one
+    accepts: type | None = None  # the dataclass of its function's parameter, if it is annotated
     grouping: str | None = None
     key: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Operator:
 
     @property
     def limit(self) -> int | None:
-        """The most replicas that it can use: its parallelism, and one for each of its shards; None where neither limits it."""
+        """The most replicas that it can use: the lower of its parallelism and its shards; None if it has neither."""
         if self.state is None:
             return self.parallelism
         return min(self.parallelism or self.state.shards, self.state.shards)
@@ -136,7 +136,7 @@ class Topology:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Operator, ...]]:
-        """The operators that read from each operator."""
+        """The operators downstream of each operator."""
         return {o.name: tuple(c for c in self.operators if o.name in c.inputs) for o in self.operators}
 
     @cached_property
@@ -149,7 +149,7 @@ class Topology:
 
     @cached_property
     def scalable(self) -> tuple[Operator, ...]:
-        """The operators that a policy grants degrees to: those that do work on records."""
+        """The operators to which a policy grants degrees: those that work on records."""
         return tuple(o for o in self.operators if o.kind is not Kind.SOURCE and o.kind not in PASSING)
 
     @cached_property
@@ -157,43 +157,43 @@ class Topology:
         return tuple(o for o in self.operators if o.kind is Kind.STATEFUL)
 
     def watermarks(self, operator: Operator) -> frozenset[str] | None:
-        """The operators that set the time for this one, whose least counts; None if an input has no watermark."""
+        """The watermark operators upstream, the least of whose times counts here; None if an input has no watermark."""
         return self._watermarks[operator.name]
 
     @cached_property
     def _watermarks(self) -> Mapping[str, frozenset[str] | None]:
-        found: dict[str, frozenset[str] | None] = {}
+        watermarks: dict[str, frozenset[str] | None] = {}
         for operator in self.operators:
-            before = [found[name] for name in operator.inputs]
-            known = [one for one in before if one is not None]
-            found[operator.name] = frozenset[str]().union(*known) if known and len(known) == len(before) else None
+            upstream = [watermarks[name] for name in operator.inputs]
+            known = [names for names in upstream if names is not None]
+            watermarks[operator.name] = frozenset[str]().union(*known) if known and len(known) == len(upstream) else None
             if operator.kind is Kind.WATERMARK:
-                found[operator.name] = frozenset({operator.name})
-        return found
+                watermarks[operator.name] = frozenset({operator.name})
+        return watermarks
 
     def depth(self, operator: Operator) -> int:
-        """How many stateful operators a record passes before this one, at most: behind each, time is one batch behind."""
+        """The most stateful operators on a path to this one. Each of them delays the watermark by a batch."""
         return self._depths[operator.name]
 
     @cached_property
     def _depths(self) -> Mapping[str, int]:
-        found: dict[str, int] = {}
+        depths: dict[str, int] = {}
         for operator in self.operators:
-            before = (found[name] + (self[name].kind is Kind.STATEFUL) for name in operator.inputs)
-            found[operator.name] = max(before, default=0)
-        return found
+            upstream = (depths[name] + (self[name].kind is Kind.STATEFUL) for name in operator.inputs)
+            depths[operator.name] = max(upstream, default=0)
+        return depths
 
     @cached_property
     def stages(self) -> Mapping[str, int]:
-        """The stage in which each operator runs: 0 with the sources, and one more behind every shuffle."""
-        found: dict[str, int] = {}
+        """The stage in which each operator runs: 0 for the sources, and 1 more after every shuffle."""
+        stages: dict[str, int] = {}
         for operator in self.operators:
-            before = max((found[name] for name in operator.inputs), default=0)
-            found[operator.name] = before + (not operator.chained and bool(operator.inputs))
-        return found
+            upstream = max((stages[name] for name in operator.inputs), default=0)
+            stages[operator.name] = upstream + (not operator.chained and bool(operator.inputs))
+        return stages
 
     def input_schema(self, operator: Operator) -> pa.Schema:
-        """What arrives at an operator; all inputs of a union have the same. What is too late is as it came."""
+        """The schema of an operator's input; all inputs of a union have the same. Late records have the stateful operator's."""
         if operator.kind is Kind.LATE:
             return self.input_schema(self[operator.inputs[0]])
         schema = self[operator.inputs[0]].schema
@@ -226,7 +226,7 @@ def _check_names(topology: Topology) -> None:
 
 
 def _check_file_name(what: str, name: str) -> None:
-    """Files and folders are named after operators and topologies: a name must not lead out of a folder, nor be too long."""
+    """Refuse a name that leads out of a folder or is too long: files are named after operators and topologies."""
     if not is_plain(name):
         raise TopologyError(f"{what} {name!r}: files are named after it, and {ALLOWED}; choose another with name=")
     if not is_short(name):
@@ -243,7 +243,9 @@ def _check_edges(topology: Topology) -> None:
             if source not in names:
                 raise TopologyError(f"operator {operator.name!r} reads from {source!r}, which is not in the topology")
             if operator.inputs.count(source) > 1:
-                raise TopologyError(f"operator {operator.name!r} reads from {source!r} twice; double records with flat_map()")
+                raise TopologyError(
+                    f"operator {operator.name!r} reads from {source!r} twice; duplicate records with flat_map()"
+                )
         if operator.kind is Kind.SOURCE and operator.inputs:
             raise TopologyError(f"source {operator.name!r} has inputs: {', '.join(operator.inputs)}")
         if operator.kind is not Kind.SOURCE and not operator.inputs:
@@ -260,13 +262,13 @@ def _check_edges(topology: Topology) -> None:
 
 
 def _check_order(topology: Topology) -> None:
-    """Every operator after its inputs; what cannot be ordered is a cycle."""
+    """Refuse cycles, and operators that are listed before their inputs."""
     placed: set[str] = set()
     waiting = list(topology.operators)
     while waiting:
         ready = [o for o in waiting if all(i in placed for i in o.inputs)]
         if not ready:
-            raise TopologyError(f"the operators {', '.join(o.name for o in waiting)} form a cycle, or hang on one")
+            raise TopologyError(f"the operators {', '.join(o.name for o in waiting)} form a cycle, or depend on a cycle")
         placed.update(o.name for o in ready)
         waiting = [o for o in waiting if o.name not in placed]
     seen: set[str] = set()
@@ -297,14 +299,14 @@ def _check_operator(topology: Topology, operator: Operator) -> None:
     if operator.state is not None:
         operator.state.check(where)
         if not operator.key:
-            raise TopologyError(f"{where}: state is kept by key; write .key_by(column) before it")
+            raise TopologyError(f"{where}: a stateful operator needs a key; write .key_by(column) before it")
     offered = topology.input_schema(operator)
     for column in _times(operator):
         if column not in offered.names or not (
             pa.types.is_timestamp(offered.field(column).type) or pa.types.is_int64(offered.field(column).type)
         ):
-            found = offered.field(column).type if column in offered.names else "not there"
-            raise TopologyError(f"{where}: its time is a column of datetimes, or of microseconds; {column!r} is {found}")
+            kind = offered.field(column).type if column in offered.names else "not there"
+            raise TopologyError(f"{where}: its time is a column of datetimes, or of microseconds; {column!r} is {kind}")
     for column in (*operator.key, *operator.by):
         if column not in offered.names:
             raise TopologyError(f"{where}: key {column!r} is not among the columns of {operator.inputs[0]!r}:"
@@ -317,13 +319,13 @@ def _check_operator(topology: Topology, operator: Operator) -> None:
 
 
 def _times(operator: Operator) -> list[str]:
-    """The columns with a record's own time, that an operator reads."""
+    """The columns of event times that an operator reads."""
     own = operator.event_time.column if operator.event_time else None
     return [column for column in (own, operator.state.time if operator.state else None) if column is not None]
 
 
 def _check_sinks(topology: Topology) -> None:
-    """What each sink can hold."""
+    """Refuse sinks that cannot store their input."""
     if topology.dead_letters is not None and not isinstance(topology.dead_letters, FilesSink):
         raise TopologyError(f"dead_letters={topology.dead_letters!r} is not allowed; give springtide.sink.files(path)")
     for operator in topology.sinks:
@@ -337,11 +339,13 @@ def _check_sinks(topology: Topology) -> None:
 
 
 def _check_tables(tables: list[tuple[str, TableSink]]) -> None:
-    """A batch overwrites its own partition: another sink's batch of that number must not be there."""
-    for (one, first), (other, second) in combinations(tables, 2):
+    """Refuse two sinks of a table: with ``batch_column`` a batch overwrites its partition, with the other sink's rows in it."""
+    for (name, first), (other, second) in combinations(tables, 2):
         if first.name.lower() == second.name.lower() and (first.batch_column or second.batch_column):
-            raise TopologyError(f"sinks {one!r} and {other!r} both write table {first.name!r}, and by batch_column= one batch"
-                                " would overwrite the other's; unite them with union(), or name another table")  # fmt: skip
+            raise TopologyError(
+                f"sinks {name!r} and {other!r} both write table {first.name!r}, and with batch_column= each would overwrite the"
+                " other's rows; unite them with union(), or name another table"
+            )
 
 
 def _check_flat(where: str, schema: pa.Schema) -> None:

@@ -1,4 +1,4 @@
-"""Yes and no as people write them."""
+"""Booleans in words: yes, on, true, 1 and their opposites."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 
 def yes_or_no(text: str) -> bool | None:
-    """None when it is neither.
+    """The boolean that a text means; None if it means neither.
 
     >>> yes_or_no("Yes"), yes_or_no("off"), yes_or_no("perhaps")
     (True, False, None)

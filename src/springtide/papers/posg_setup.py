@@ -13,7 +13,7 @@ import numpy.typing as npt
 from springtide.apps import tweets
 from springtide.policy import registry
 from springtide.policy.group import Continual, Online, kernel
-from springtide.policy.group.posg_machine import Machine, choose, completed
+from springtide.policy.group.posg.machine import Machine, choose, completed
 from springtide.sim import ByItem, Given, Model, Operator, Source, Speeds, simulate
 
 Floats = npt.NDArray[np.float64]

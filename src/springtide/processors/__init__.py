@@ -1,7 +1,7 @@
-"""What stateful operators do with records and what they remember: a user's own processor, and the ready ones.
+"""Stateful operators: the base class of users' processors, and the ready-made operators.
 
-Everything here is pure: it gets a group of keys with their records and their state, and gives back the new state and the
-output. Where the state is kept, and in which task a key is, is not known here.
+Everything here is pure: an operator gets a group of keys with their records and their state, and returns the new state and the
+output. It does not know where the state is stored, nor which task has a key.
 """
 
 from __future__ import annotations

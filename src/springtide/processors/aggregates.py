@@ -1,6 +1,7 @@
-"""Aggregate functions on whole columns: what each keeps of a key, how a batch changes it, and what it tells.
+"""Aggregate functions on whole columns: the state of a key, how a batch changes it, and the result.
 
-Each keeps a few columns. A batch is aggregated by itself first, by Arrow's own grouping, and then merged into what was kept.
+The state of an aggregate is a few columns with a row for each key. Arrow first aggregates a batch by itself; the result is
+then merged into the state.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from springtide.model.state import Mask
 
 Columns = Sequence[pa.Array]
 WIDE = 60
-"""Digits in which sums are made that might not fit what is kept: that has 38 at most, and Arrow 76."""
+"""Decimal digits of a sum that might overflow the state's type. The state has 38 digits at most, Arrow 76."""
 EXACT = Context(prec=WIDE)
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One function of one column, or of the records as such.
+    """A function of a column, or of the records themselves (``count``).
 
-    ``parts``: the Arrow aggregations of a batch whose results ``merge`` puts together with what was kept, column by column; the
-    columns kept are as many. ``tell``: the result, from what is kept.
+    ``parts``: the Arrow aggregations of a batch, each of which yields a column of the state. ``merge``: the state after a
+    batch, from the state before and the aggregated batch, column by column. ``result``: the aggregate, from the state.
     """
 
     name: str
     column: str | None
     parts: tuple[str, ...]
     merge: Callable[[Columns, Columns], Columns]
-    tell: Callable[[Columns], pa.Array]
+    result: Callable[[Columns], pa.Array]
 
     def __str__(self) -> str:
         return f"{self.name}({'' if self.column is None else repr(self.column)})"
 
     @property
-    def keeps(self) -> str:
-        """What the columns kept are of. The root of a variance is made when it is told."""
+    def stored(self) -> str:
+        """The aggregate whose state is stored. A standard deviation stores its variance, and takes the root for its result."""
         return str(variance(self.column)) if self.name == "stddev" and self.column is not None else str(self)
 
     def check(self, where: str, offered: pa.Schema) -> None:
@@ -57,16 +58,16 @@ class Aggregate:
             if pa.types.is_decimal(kind) and not pa.types.is_decimal128(kind):
                 raise TopologyError(f"{where}: {self}: {kind} cannot be added up; cast it to decimal128 first")
         try:
-            self.kept(offered)
+            self.state_types(offered)
         except pa.ArrowNotImplementedError:
             raise TopologyError(f"{where}: {self}: {kind} has no {self.name}; take a part of it out with map()") from None
 
-    def kept(self, offered: pa.Schema) -> list[pa.DataType]:
-        """The types of the columns that it keeps."""
+    def state_types(self, offered: pa.Schema) -> list[pa.DataType]:
+        """The types of the state's columns."""
         return [column.type for column in self.of(_blank(offered), np.zeros(0, dtype=np.int64), 0)]
 
     def of(self, records: pa.RecordBatch, group: Any, groups: int) -> Columns:
-        """What a batch alone would leave, for each of so many groups; in more digits, if it might not fit."""
+        """The state of each group after this batch alone; in wide decimals, if a sum might overflow."""
         column = pa.nulls(records.num_rows, pa.bool_()) if self.column is None else records.column(self.column)
         if "sum" in self.parts and _may_overflow(column):
             column = _wide(column)
@@ -79,19 +80,19 @@ class Aggregate:
         return [found.column(_result_name(part)).combine_chunks().take(places) for part in self.parts]
 
     def after(self, old: Columns, new: Columns) -> tuple[Columns, Mask | None]:
-        """What is kept of groups after a batch; and, if what some have to keep does not fit, which: those keep what they
-        had."""
+        """The state of the groups after a batch, and a mask of the groups whose new state overflows its type (None if there are
+        none). Those groups stay as they were."""
         merged = self.merge(old, new)
         try:
-            return [one.cast(was.type) for one, was in zip(merged, old, strict=True)], None
+            return [column.cast(before.type) for column, before in zip(merged, old, strict=True)], None
         except pa.ArrowInvalid:
-            fits = np.logical_and.reduce([_fits(one, was.type) for one, was in zip(merged, old, strict=True)])
-            chosen = [pc.if_else(pa.array(fits), one, pa.scalar(None, one.type)) for one in merged]
-            cast = [one.cast(was.type) for one, was in zip(chosen, old, strict=True)]
-            return [pc.if_else(pa.array(fits), one, was) for one, was in zip(cast, old, strict=True)], ~fits
+            fits = np.logical_and.reduce([_fits(column, before.type) for column, before in zip(merged, old, strict=True)])
+            chosen = [pc.if_else(pa.array(fits), column, pa.scalar(None, column.type)) for column in merged]
+            cast = [column.cast(before.type) for column, before in zip(chosen, old, strict=True)]
+            return [pc.if_else(pa.array(fits), column, before) for column, before in zip(cast, old, strict=True)], ~fits
 
     def too_large(self, where: str, kind: pa.DataType) -> Exception:
-        """What to say of a group that does not fit."""
+        """The error of a group whose sum overflows its type."""
         return OverflowError(f"{where}: {self}: the sum does not fit {kind}")
 
 
@@ -110,8 +111,10 @@ def _blank(offered: pa.Schema) -> pa.RecordBatch:
 
 
 def _added(old: Columns, new: Columns) -> Columns:
-    pairs = zip(old, new, strict=True)
-    return [pc.add_checked(pc.coalesce(one, _zero(one)), pc.coalesce(other, _zero(other))) for one, other in pairs]
+    return [
+        pc.add_checked(pc.coalesce(before, _zero(before)), pc.coalesce(batch, _zero(batch)))
+        for before, batch in zip(old, new, strict=True)
+    ]
 
 
 def _zero(column: pa.Array) -> pa.Scalar:
@@ -119,7 +122,7 @@ def _zero(column: pa.Array) -> pa.Scalar:
 
 
 def _first_known(old: Columns, new: Columns) -> Columns:
-    return [pc.coalesce(one, other) for one, other in zip(old, new, strict=True)]
+    return [pc.coalesce(preferred, other) for preferred, other in zip(old, new, strict=True)]
 
 
 def _last_known(old: Columns, new: Columns) -> Columns:
@@ -127,19 +130,19 @@ def _last_known(old: Columns, new: Columns) -> Columns:
 
 
 def _summed(old: Columns, new: Columns) -> Columns:
-    """A sum that is null as long as no value came; in more digits, if one of them does not fit."""
-    (one,), (other,) = old, new
-    if one.type == other.type and not pa.types.is_decimal(one.type):
+    """The sum of both, null where both are null; in wide decimals, if it overflows or either is a decimal already."""
+    (before,), (batch,) = old, new
+    if before.type == batch.type and not pa.types.is_decimal(before.type):
         try:
-            return [pc.coalesce(pc.add_checked(one, other), one, other)]
+            return [pc.coalesce(pc.add_checked(before, batch), before, batch)]
         except pa.ArrowInvalid:
             pass
-    one, other = _wide(one), _wide(other)
-    return [pc.coalesce(pc.add(one, other).cast(one.type), one, other)]
+    before, batch = _wide(before), _wide(batch)
+    return [pc.coalesce(pc.add(before, batch).cast(before.type), before, batch)]
 
 
 def _may_overflow(column: pa.Array) -> bool:
-    """Whether a sum might not fit, which Arrow would not tell: it would be another number."""
+    """Whether the sum of a column might overflow. Arrow does not report it; its sum would be a wrong number."""
     if not len(column) or not (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
         return False
     ends = pc.min_max(column)
@@ -152,14 +155,14 @@ def _may_overflow(column: pa.Array) -> bool:
 
 
 def _total(kind: pa.DataType) -> pa.DataType:
-    """In what Arrow adds values up."""
+    """The type in which Arrow sums values of a type."""
     if pa.types.is_decimal(kind):
         return pa.decimal128(38, kind.scale)
     return pa.uint64() if pa.types.is_unsigned_integer(kind) else pa.int64()
 
 
 def _bounds(kind: pa.DataType) -> tuple[Any, Any]:
-    """The least and the greatest value of a type of whole numbers or of decimals."""
+    """The least and the greatest value of an integer or decimal type."""
     if pa.types.is_decimal(kind):
         most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, EXACT)
         return -most, most
@@ -169,12 +172,12 @@ def _bounds(kind: pa.DataType) -> tuple[Any, Any]:
 
 
 def _wide(column: pa.Array) -> pa.Array:
-    """Whole numbers or decimals, in so many digits that no sum of them is too large."""
+    """Integers or decimals as decimals with so many digits that no sum of them overflows."""
     return column.cast(pa.decimal256(WIDE, column.type.scale if pa.types.is_decimal(column.type) else 0))
 
 
 def _fits(column: pa.Array, kind: pa.DataType) -> Mask:
-    """Which values are of a type."""
+    """Which values fit a type."""
     if not pa.types.is_decimal256(column.type):
         return np.ones(len(column), dtype=np.bool_)
     low, high = (pa.scalar(Decimal(end), column.type) for end in _bounds(kind))
@@ -184,78 +187,78 @@ def _fits(column: pa.Array, kind: pa.DataType) -> Mask:
 
 
 def _least(old: Columns, new: Columns) -> Columns:
-    return [_better(pc.less, one, other) for one, other in zip(old, new, strict=True)]
+    return [_better(pc.less, before, batch) for before, batch in zip(old, new, strict=True)]
 
 
 def _greatest(old: Columns, new: Columns) -> Columns:
-    return [_better(pc.greater, one, other) for one, other in zip(old, new, strict=True)]
+    return [_better(pc.greater, before, batch) for before, batch in zip(old, new, strict=True)]
 
 
-def _better(is_better: Callable[..., pa.Array], one: pa.Array, other: pa.Array) -> pa.Array:
-    """By comparing, because Arrow's own functions know no strings and no time zones. As within a batch, what is no number
-    counts if there is nothing else."""
-    wins = is_better(other, one)
-    if pa.types.is_floating(one.type):
-        wins = pc.or_kleene(wins, pc.is_nan(one))
-    return pc.coalesce(pc.if_else(wins, other, one), one, other)
+def _better(is_better: Callable[..., pa.Array], before: pa.Array, batch: pa.Array) -> pa.Array:
+    """The better value of each pair. Comparisons are used because Arrow's element-wise minimum and maximum support neither
+    strings nor time zones. As within a batch, NaN is the result only where there is no other value."""
+    wins = is_better(batch, before)
+    if pa.types.is_floating(before.type):
+        wins = pc.or_kleene(wins, pc.is_nan(before))
+    return pc.coalesce(pc.if_else(wins, batch, before), before, batch)
 
 
-def _itself(kept: Columns) -> pa.Array:
-    return kept[0]
+def _itself(state: Columns) -> pa.Array:
+    return state[0]
 
 
-def _quotient(kept: Columns) -> pa.Array:
-    total, count = kept
+def _quotient(state: Columns) -> pa.Array:
+    total, count = state
     known = pc.if_else(pc.greater(pc.coalesce(count, _zero(count)), 0), count.cast(pa.float64()), pa.scalar(None, pa.float64()))
     return pc.divide(total.cast(pa.float64(), safe=False), known)
 
 
 def _moments(old: Columns, new: Columns) -> Columns:
-    """Counts, means and variances of two parts put together (Chan, Golub, LeVeque: Updating formulae, 1979)."""
-    (n1, m1, v1), (n2, m2, v2) = (_floats(one) for one in (old, new))
+    """Combine the counts, means and variances of two parts (Chan, Golub, LeVeque: Updating formulae, 1979)."""
+    (n1, m1, v1), (n2, m2, v2) = _floats(old), _floats(new)
     n = np.maximum(n1 + n2, 1.0)
     apart = m2 - m1
     mean = m1 + apart * n2 / n
     variance = (v1 * n1 + v2 * n2 + apart**2 * n1 * n2 / n) / n
-    return [pa.array((n1 + n2).astype(np.int64)), *(pa.array(one, mask=n1 + n2 == 0) for one in (mean, variance))]
+    return [pa.array((n1 + n2).astype(np.int64)), *(pa.array(moment, mask=n1 + n2 == 0) for moment in (mean, variance))]
 
 
 def _floats(columns: Columns) -> list[Any]:
-    return [pc.coalesce(one.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) for one in columns]
+    return [pc.coalesce(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) for column in columns]
 
 
-def _third(kept: Columns) -> pa.Array:
-    return kept[2]
+def _third(state: Columns) -> pa.Array:
+    return state[2]
 
 
-def _root(kept: Columns) -> pa.Array:
-    return pc.sqrt(kept[2])
+def _root(state: Columns) -> pa.Array:
+    return pc.sqrt(state[2])
 
 
 def count() -> Aggregate:
-    """How many records there were."""
+    """The number of records."""
     return Aggregate("count", None, ("count_all",), _added, _itself)
 
 
 def sum(column: str) -> Aggregate:
-    """The sum of a column; null as long as no value came. A key whose sum does not fit its type fails: its records of the batch
-    go to the dead letters, and its sum stays as it was."""
+    """The sum of a column; null while the column has no value. A key whose sum overflows its type fails: its records of the
+    batch become dead letters, and its sum stays as it was."""
     return Aggregate("sum", column, ("sum",), _summed, _itself)
 
 
 def mean(column: str) -> Aggregate:
-    """The mean of a column. It keeps the sum, which has to fit as for ``sum``."""
+    """The mean of a column. Its state is the sum and the count; the sum may overflow as that of ``sum`` does."""
     return Aggregate("mean", column, ("sum", "count"), lambda old, new: [*_summed(old[:1], new[:1]), *_added(old[1:], new[1:])],
                      _quotient)  # fmt: skip
 
 
 def variance(column: str) -> Aggregate:
-    """The variance of a column, of all records rather than of a sample."""
+    """The population variance of a column."""
     return Aggregate("variance", column, ("count", "mean", "variance"), _moments, _third)
 
 
 def stddev(column: str) -> Aggregate:
-    """The root of the variance."""
+    """The population standard deviation of a column."""
     return Aggregate("stddev", column, ("count", "mean", "variance"), _moments, _root)
 
 

@@ -1,4 +1,4 @@
-"""The first record of every key, and no other."""
+"""Deduplication: passes the first record of every key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from springtide.model.state import Group, Step
 
 @dataclass(frozen=True)
 class Deduplicate:
-    """Lets the first record of a key pass. What it remembers of a key is that it was there."""
+    """Passes the first record of a key. Its state is the key alone, without a variable."""
 
     @property
     def variables(self) -> pa.Schema:
@@ -29,7 +29,7 @@ class Deduplicate:
     def step(self, group: Group) -> Step:
         count = len(group.known)
         first = np.full(count, -1, dtype=np.int64)
-        first[group.of[::-1]] = np.arange(len(group.of))[::-1]  # the last that is assigned is the earliest
+        first[group.of[::-1]] = np.arange(len(group.of))[::-1]  # reversed: the earliest is assigned last
         new = np.flatnonzero(~group.known & (first >= 0))
         rows = np.sort(first[new])
         output = group.records.take(pa.array(rows)) if len(rows) else None

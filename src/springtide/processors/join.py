@@ -1,4 +1,4 @@
-"""Two streams, joined by key within a time bound."""
+"""A join of two streams by key, within a time bound."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LEFT, RIGHT, AT = "left", "right", "at"
 
 
 @dataclass(frozen=True)
-class Side(Timed):
-    """Puts the records of one side into the rows that both have in common: the key, the time, and a column for each side.
+class JoinSide(Timed):
+    """Converts the records of one side into the rows that both sides share: the key, the time, and a column for each side.
 
-    As in SQL, a null is equal to nothing: a record with one in its key has no partner, and is left out.
+    As in SQL, null equals nothing: a record with a null in its key has no partner, and is left out.
     """
 
     key: tuple[str, ...]
@@ -41,14 +41,14 @@ class Side(Timed):
 
 
 def united(key: tuple[str, ...], left: pa.Schema, right: pa.Schema) -> pa.Schema:
-    """The rows that both sides have in common."""
+    """The schema of the rows that both sides share."""
     keys = [pa.field(name, left.field(name).type) for name in key]
     return pa.schema([*keys, (LEFT, _optional(left)), (RIGHT, _optional(right)), (AT, pa.int64())])
 
 
 def _optional(fields: Iterable[pa.Field]) -> pa.DataType:
-    """A struct whose fields may be null, all the way down: those of the side that a row is not of are."""
-    kinds = [(one.name, _optional(one.type) if pa.types.is_struct(one.type) else one.type) for one in fields]
+    """A struct whose fields may be null at every depth, because the other side's column of a row is null."""
+    kinds = [(field.name, _optional(field.type) if pa.types.is_struct(field.type) else field.type) for field in fields]
     return pa.struct(kinds)
 
 
@@ -56,15 +56,15 @@ def joining(
     within_us: int, left: pa.Schema, right: pa.Schema, combine: Callable[[Any, Any], Any],
     read_left: Callable[[Mapping[str, Any]], Any], read_right: Callable[[Mapping[str, Any]], Any],
 ) -> Processor:  # fmt: skip
-    """Each pair of a left and a right record of a key that are at most ``within_us`` apart, once, when the later of them comes.
+    """Emits each pair of a left and a right record of a key that are at most ``within_us`` apart, when its later record comes.
 
-    A record is kept until the watermark has passed its time by that much: what could still match it has come, or is late.
+    A record is stored until the watermark has passed its time by ``within_us``: any match after that is late.
     """
-    held_left, held_right = (pa.struct([(AT, pa.int64()), ("row", pa.struct(list(schema)))]) for schema in (left, right))
+    left_row, right_row = (pa.struct([(AT, pa.int64()), ("row", pa.struct(list(schema)))]) for schema in (left, right))
 
     class Join(Processor):
-        lefts = list_of(held_left)
-        rights = list_of(held_right)
+        lefts = list_of(left_row)
+        rights = list_of(right_row)
 
         def process(self, key: Any, records: list[Any], state: State) -> Iterator[Any]:
             for record in records:
@@ -78,11 +78,11 @@ def joining(
                 state.set_timer(moment(record.at + within_us + 1))
 
         def on_timer(self, key: Any, timer: Timer, state: State) -> Iterator[Any]:
-            """Let go what nothing can match any more."""
+            """Drop the records that no later record can match."""
             assert state.watermark is not None
             limit = timer.at
-            state.lefts = [one for one in state.lefts if moment(one[AT] + within_us) >= limit]
-            state.rights = [one for one in state.rights if moment(one[AT] + within_us) >= limit]
+            state.lefts = [row for row in state.lefts if moment(row[AT] + within_us) >= limit]
+            state.rights = [row for row in state.rights if moment(row[AT] + within_us) >= limit]
             return iter(())
 
     return Join()

@@ -1,4 +1,4 @@
-"""A user's own processor: a function of one key, its records and its state.
+"""The base class of users' processors: a function of a key, its records and its state.
 
 class Fares(Processor):
     total = value(float, default=0.0)
@@ -33,7 +33,7 @@ _FIXED = (int, float, str, bytes, datetime.date, decimal.Decimal, type(None))
 
 
 class Clock(StrEnum):
-    """What a timer goes by: the watermark, or the time at which batches start."""
+    """The clock of a timer: the watermark, or the time at which batches start."""
 
     EVENT = "event"
     PROCESSING = "processing"
@@ -41,7 +41,7 @@ class Clock(StrEnum):
 
 @dataclass(frozen=True)
 class Timer:
-    """A timer that has come."""
+    """A timer that fires."""
 
     at: datetime.datetime
     clock: Clock
@@ -49,14 +49,14 @@ class Timer:
 
 @dataclass(frozen=True)
 class Variable:
-    """One thing that is remembered of every key."""
+    """A declared state variable, of which every key has a value."""
 
     kind: str  # "value", "list" or "map"
     types: tuple[Any, ...]
     default: Any = None
 
     def hint(self) -> Any:
-        """As an annotation."""
+        """Its type as a Python annotation."""
         if self.kind == "list":
             return list.__class_getitem__(self.types[0])
         if self.kind == "map":
@@ -65,13 +65,13 @@ class Variable:
 
     @cached_property
     def takes_none(self) -> bool:
-        """Whether None is a value of it, and not what it is before anything was assigned."""
+        """Whether None is one of its values, rather than the mark of a variable that was never assigned."""
         return self.kind == "value" and type(None) in typing.get_args(self.types[0])
 
     def initial(self) -> Any:
-        """What a key has before its first record; its own, as a list may be changed in place."""
+        """The value of a key before its first record. Each key gets its own copy, because a list may be changed in place."""
         if self.kind != "value":
-            return copy.copy(self.default)  # which is empty
+            return copy.copy(self.default)  # an empty list or dict: a shallow copy is enough
         return self.default if self._is_fixed else copy.deepcopy(self.default)
 
     @cached_property
@@ -79,7 +79,7 @@ class Variable:
         return _is_fixed(self.default)
 
     def check(self, where: str) -> None:
-        """Refuse a type that is none, and a default of another type."""
+        """Refuse an annotation that is not a type, and a default of another type."""
         try:
             hint = self.hint()
         except TypeError:
@@ -88,7 +88,7 @@ class Variable:
             return
         try:
             kind, _ = arrow_type(where, hint)
-        except TopologyError:  # told when the operator is made: what the type names may be defined by then
+        except TopologyError:  # the operator reports it when it is made: the names in the type may be defined by then
             return
         try:
             column([self.default], pa.field("default", kind), strict=True)
@@ -100,48 +100,49 @@ class Variable:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value cannot be changed in place, so that all keys may have the same one."""
+    """Whether a value cannot be changed in place, so that all keys may share it."""
     if dataclasses.is_dataclass(value) and vars(type(value))["__dataclass_params__"].frozen:
         return all(_is_fixed(getattr(value, field.name)) for field in dataclasses.fields(value))
     return isinstance(value, _FIXED)
 
 
 def value(of: Any, default: Any = None) -> Any:
-    """One value of a type, ``default`` as long as nothing was assigned; a default that can be changed in place is copied for
-    every key."""
+    """A value of a type. It is ``default`` until it is assigned; a default that can be changed in place is copied for every
+    key."""
     return Variable("value", (of,), default)
 
 
 def list_of(of: Any) -> Any:
-    """A list, empty at first. It is written whole when its key's state is; keep it short."""
+    """A list, empty at first. The whole list is written whenever its key's state is; keep it short."""
     return Variable("list", (of,), [])
 
 
 def map_of(keys: Any, values: Any) -> Any:
-    """A dict, empty at first. It is written whole when its key's state is; keep it small."""
+    """A dict, empty at first. The whole dict is written whenever its key's state is; keep it small."""
     return Variable("map", (keys, values), {})
 
 
 class Processor:
-    """Remembers things of every key. Subclass it, declare what, and say what happens with a key's records.
+    """An operator with state for every key. Subclass it, declare its variables, and define ``process``.
 
-    ``process`` gets the key (a tuple if it has several columns), the records of the batch in their order, and the state. What
-    it returns or yields goes on; annotate it, as ``Iterator[a dataclass]``. ``on_timer`` is called for timers that have come,
-    before the records. If one of them raises, the key's records of the batch fail, and its state stays as it was; a timer whose
-    call raised is given up.
+    ``process`` gets the key (a tuple if it has several columns), the records of the batch in their order, and the state. The
+    records that it returns or yields are its output; annotate them, as ``Iterator[a dataclass]``. ``on_timer`` is called
+    for the timers that fire, before the records. If either raises, the key's records of the batch fail, and its state stays as
+    it was; a timer whose call raised is dropped.
     """
 
     declared: ClassVar[Mapping[str, Variable]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        found = {name: one for base in reversed(cls.__mro__) for name, one in vars(base).items() if isinstance(one, Variable)}
-        for name in found:
+        members = (member for base in reversed(cls.__mro__) for member in vars(base).items())
+        declared = {name: member for name, member in members if isinstance(member, Variable)}
+        for name in declared:
             if name in RESERVED or name.startswith("_"):
                 raise TopologyError(f"{cls.__name__}.{name}: the name is Springtide's own; rename it")
-            if name in vars(cls):  # its bases were checked, maybe in another process, which could tell what their types name
-                found[name].check(f"{cls.__name__}.{name}")
-        cls.declared = found
+            if name in vars(cls):  # base classes were checked where they were defined; here their types' names may be unknown
+                declared[name].check(f"{cls.__name__}.{name}")
+        cls.declared = declared
 
     def process(self, key: Any, records: list[Any], state: State) -> Iterable[Any]:
         raise NotImplementedError
@@ -150,33 +151,33 @@ class Processor:
 
 
 class State:
-    """What is remembered of one key, each declared variable as an attribute; and its timers."""
+    """The state of a key: each declared variable as an attribute, and the timers."""
 
     __slots__ = ("_timers", "now", "watermark")
 
     declared: ClassVar[Mapping[str, Variable]] = {}
 
     now: datetime.datetime
-    """When the batch began; the same when it is run again."""
+    """The time at which the batch began. A batch that is run again sees the same time."""
     watermark: datetime.datetime | None
-    """No record from before is expected any more; None while nothing is known."""
+    """No record older than this is expected any more; None while no event time is known."""
 
     def set_timer(self, at: datetime.datetime, clock: str = Clock.EVENT) -> None:
-        """Call ``on_timer`` when the watermark, or the clock, has reached this time. Setting it twice is setting it once."""
+        """Call ``on_timer`` when the watermark, or the clock, has reached this time. A time that is set twice fires once."""
         self._set(clock).add(micros(at))
 
     def cancel_timer(self, at: datetime.datetime, clock: str = Clock.EVENT) -> None:
         self._set(clock).discard(micros(at))
 
     def _set(self, clock: str) -> set[int]:
-        """The timers that are set by a clock."""
+        """The timers of a clock."""
         timers: dict[Clock, set[int]] = self._timers
         if not timers:
             raise TypeError("timers call on_timer(key, timer, state), which the processor does not have; define it")
         return timers[Clock(clock)]
 
     def clear(self) -> None:
-        """Forget this key, with its timers: what is as it was before the first record is not kept."""
+        """Reset this key and cancel its timers. A key whose state is as it was before its first record is not stored."""
         for name, variable in self.declared.items():
             setattr(self, name, variable.initial())
         for timers in self._timers.values():

@@ -1,4 +1,4 @@
-"""Records that have to have a time: those without are left out, and told of."""
+"""Records that need a time: records without a time are left out, and reported as failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Timed:
-    """Records with a time. Whoever calls it with a batch sends what is ``untimed`` of that where records go that failed."""
+    """Passes the records that have a time. Its caller treats the ``untimed`` records of the batch as failed records."""
 
     time: str
 
@@ -24,5 +24,5 @@ class Timed:
 
     @property
     def fault(self) -> Exception:
-        """What is wrong with those."""
+        """The error of the untimed records."""
         return ValueError(f"its time, {self.time!r}, is null; leave such records out with filter(), or give them one")

@@ -1,4 +1,4 @@
-"""Windows in time: each record is put into those that it belongs to, which are told when no more is expected of them."""
+"""Time windows: each record is assigned to its windows, and a window is emitted when the watermark has passed its end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from springtide.processors.timed import Timed
 
 START, END = "window_start", "window_end"
 CUT = "its windows"
-"""Under what a checkpoint has how an operator cuts windows; no aggregate can be called so."""
+"""The key under which a checkpoint stores the kind of an operator's windows; an aggregate cannot have this name."""
 MOMENT = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
 class Windows(Timed):
-    """Windows of ``length_us``, one beginning every ``slide_us``; times are microseconds since 1970.
+    """Windows of length ``length_us``, of which a new one begins every ``slide_us``; times are microseconds since 1970.
 
     >>> rows = pa.record_batch({"at": pa.array([25], pa.int64())})
     >>> Windows("at", 10, 10)(rows).select([START]).to_pydict()[START][0].microsecond
@@ -33,7 +33,7 @@ class Windows(Timed):
         return {CUT: f"{self.length_us / 1e6:g} s every {self.slide_us / 1e6:g} s by {self.time!r}"}
 
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Each record once for every window that it is in, with the window. A record without a time is in none."""
+        """A row for each record and each of its windows. A record without a time has no window."""
         times = microseconds(records.column(self.time))
         rows = np.flatnonzero(times.is_valid().to_numpy(zero_copy_only=False))
         known = times.drop_null().to_numpy()

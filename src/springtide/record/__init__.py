@@ -1,1 +1,1 @@
-"""The run's record: one folder with what every batch did, what was decided and why, and the totals."""
+"""The record of a run: a folder with a report of every batch, every decision with its reason, and the totals."""

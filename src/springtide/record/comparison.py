@@ -1,4 +1,4 @@
-"""Policies side by side as a picture: the rate that came, and the replicas that each policy had for it."""
+"""A plot that compares policies: the input rate, and the replicas that each policy used."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from springtide.record.plots import COLOURS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POINTS = 2_000
-"""A longer trace is drawn by its means over as many stretches: more than the picture has dots."""
+MAX_CELLS = 2_000
+"""The most cells of time in which the rate is averaged. The picture has fewer pixels across."""
 
 
 def check(path: Path) -> None:
-    """SetupError or OptionError if nothing could be drawn there: to be known before hours of simulation."""
+    """Raise SetupError or OptionError if a plot cannot be drawn there. Call it before hours of simulation, not after."""
     kind = path.suffix.removeprefix(".")
     allowed = _figure().canvas.get_supported_filetypes()
     if kind.lower() not in allowed:
-        raise OptionError(f"a plot in {str(path)!r}: its name has to end with what it is; {nearest(kind, allowed)}")
+        raise OptionError(f"a plot in {str(path)!r}: its name must end with a known format; {nearest(kind, allowed)}")
 
 
 def draw(rate: Rate, replicas: Mapping[str, Sequence[tuple[float, int]]], title: str, path: Path) -> Path:
-    """Draw the rate above and the replicas below it. ``replicas``: by policy, from which second on it had how many."""
+    """Draw the rate above and the replicas below it. ``replicas``: by policy, the seconds of each change and the new number."""
     figure = _figure()
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
-    edges = np.linspace(0.0, rate.end, min(POINTS, max(2, int(rate.end))) + 1)
-    came = np.diff(np.interp(edges, rate.steps.edges, rate.steps.counts)) / np.diff(edges)
-    above.stairs(came, edges, color="black", linewidth=1.0)
+    edges = np.linspace(0.0, rate.end, min(MAX_CELLS, max(2, int(rate.end))) + 1)
+    arriving = np.diff(np.interp(edges, rate.steps.edges, rate.steps.counts)) / np.diff(edges)
+    above.stairs(arriving, edges, color="black", linewidth=1.0)
     above.set_ylabel("records/s")
     above.set_title(title, loc="left", fontsize=11)
     colours, dashes = cycle(COLOURS), cycle(["-"] * len(COLOURS) + ["--"] * len(COLOURS) + [":"] * len(COLOURS))

@@ -1,14 +1,14 @@
-"""A run's folder: batches and decisions as JSON lines while it runs, one document before it and one after it.
+"""The folder of a run: a document at the start, JSON lines of batches and decisions, and a document at the end.
 
     run.json         the topology's name, the policy and the settings at the start
-    batches.jsonl    one line for every committed batch
-    decisions.jsonl  one line for every decision, with its reason
+    batches.jsonl    a line for every committed batch
+    decisions.jsonl  a line for every decision, with its reason
     summary.json     the totals
 
-Only the user who runs it can read the folder: spark.log and the reasons may have pieces of records, or of settings.
+Only the user who runs it can read the folder, because spark.log and the reasons may contain parts of records or of settings.
 
-Lines rather than one document, so that a run that was killed leaves all that it had done: at worst the last
-line is torn. Such a line is passed over on reading, and cut off before the next one is appended.
+Batches and decisions are lines, so that a killed run leaves a record of all that it did: at worst its last line is torn.
+Readers skip a torn line, and a writer cuts it off before it appends.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ DECISIONS = "decisions.jsonl"
 RUN = "run.json"
 SUMMARY = "summary.json"
 
-PIECE = 64 * 1024
-"""Bytes that the search for the last newline reads at a time: one or two lines."""
+CHUNK_BYTES = 64 * 1024
+"""The size of a read in the search for the last newline: about two lines."""
 
 
 class RunFolder:
-    """The record of one run, old or under way. Any thread may write to it.
+    """The record of a run, finished or under way. Any thread may write to it.
 
-    ``batch`` and ``decision`` return when the line is with the operating system, so that it outlives this process. They
-    raise OSError when the disk refuses it.
+    ``batch`` and ``decision`` return when the operating system has the line, so that it outlives this process. They raise
+    OSError if the disk refuses it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,19 +52,18 @@ class RunFolder:
     def create(cls, root: Path, topology: str, now: float) -> RunFolder:
         """A new folder ``<root>/<topology>-<YYYYmmdd-HHMMSS>`` in local time.
 
-        ``now`` is in seconds since 1970.
-        Two runs that start in the same second do not share a folder: the second one's name ends in ``-2``.
+        ``now`` is in seconds since 1970. If two runs start in the same second, the name of the second folder ends in ``-2``.
         """
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OptionError(f"runs={str(root)!r}: no folder can be made there ({error.strerror}); give another") from None
+            raise OptionError(f"runs={str(root)!r}: cannot make that folder ({error.strerror}); give another") from None
         name = f"{topology}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
         number = 1
         while True:
             path = root / (name if number == 1 else f"{name}-{number}")
             try:
-                path.mkdir(mode=0o700)  # not a test and then a mkdir: another process may come between the two
+                path.mkdir(mode=0o700)  # a check before mkdir would be a race with other processes
             except FileExistsError:
                 number += 1
             else:
@@ -72,7 +71,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that has ended, or that is still under way. Nothing in it is changed."""
+        """The folder of an existing run, finished or under way. Nothing in it is changed."""
         if not any((path / name).is_file() for name in (RUN, BATCHES, DECISIONS, SUMMARY)):
             raise OptionError(
                 f"{str(path)!r} is not a run's folder: it has none of {RUN}, {BATCHES}, {DECISIONS} and"
@@ -85,11 +84,11 @@ class RunFolder:
         self._append(BATCHES, report.to_json())
 
     def decision(self, entry: Mapping[str, object]) -> None:
-        """Record what was decided, and why."""
+        """Record a decision with its reason."""
         self._append(DECISIONS, entry)
 
     def write_run(self, document: Mapping[str, object]) -> None:
-        """Record what is about to run."""
+        """Record the topology, the policy and the settings."""
         self._write(RUN, document)
 
     def write_summary(self, document: Mapping[str, object]) -> None:
@@ -97,27 +96,27 @@ class RunFolder:
         self._write(SUMMARY, document)
 
     def batches(self, last: int | None = None) -> list[BatchReport]:
-        """Every batch recorded, or the ``last`` ones, in the order in which they were committed.
+        """Every recorded batch, or the ``last`` batches, in the order of their commits.
 
-        A line is 27 kB for 100 tasks: use ``each_batch`` where one is needed at a time.
+        A line has 27 kB for 100 tasks: use ``each_batch`` to read batches one at a time.
         """
         lines = self._lines(BATCHES)
         return [_report(line) for line in (lines if last is None else deque(lines, maxlen=last))]
 
     def each_batch(self) -> Iterator[BatchReport]:
-        """Every batch recorded, one in memory at a time, in the order in which they were committed."""
+        """Every recorded batch in the order of their commits, read one at a time."""
         return map(_report, self._lines(BATCHES))
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Every decision recorded, oldest first."""
+        """Every recorded decision, the oldest first."""
         return [line.document() for line in self._lines(DECISIONS)]
 
     def run(self) -> dict[str, Any] | None:
-        """What was about to run; None when that was never recorded."""
+        """The topology, the policy and the settings; None if they were never recorded."""
         return self._document(RUN)
 
     def summary(self) -> dict[str, Any] | None:
-        """The totals; None while the run goes on, or when it was killed."""
+        """The totals; None while the run is under way, or if it was killed."""
         return self._document(SUMMARY)
 
     def _append(self, name: str, document: Mapping[str, object]) -> None:
@@ -129,7 +128,7 @@ class RunFolder:
             file.write(line)
 
     def _write(self, name: str, document: Mapping[str, object]) -> None:
-        """Whole or not at all: written beside its place, and renamed into it."""
+        """Write a file atomically: to a temporary name, which is then renamed."""
         beside = self.path / f".{name}.part"
         with self._lock:
             with open(beside, "wb", opener=owners_only) as file:
@@ -141,7 +140,7 @@ class RunFolder:
         return _decoded(path.read_bytes(), str(path)) if path.is_file() else None
 
     def _lines(self, name: str) -> Iterator[_Line]:
-        """The whole lines of a file, read one at a time; what comes after the last newline is nothing, or a torn line."""
+        """The complete lines of a file, read one at a time. A line without a newline is torn, and skipped."""
         path = self.path / name
         if not path.is_file():
             return
@@ -152,7 +151,7 @@ class RunFolder:
 
 
 class _Line(NamedTuple):
-    """A line of a file, parsed only when it is needed: parsing takes ten times as long as reading."""
+    """A line of a file. It is parsed on demand, because parsing takes ten times as long as reading."""
 
     path: Path
     number: int
@@ -167,12 +166,12 @@ def _report(line: _Line) -> BatchReport:
 
 
 def owners_only(path: str, flags: int) -> int:
-    """An opener that makes files which nobody but their owner can read, whatever the umask allows."""
+    """An opener for files that only their owner can read, whatever the umask allows."""
     return os.open(path, flags, 0o600)
 
 
 def finite(value: object) -> Any:
-    """The same in JSON's values: null for what is not a finite number, text for what JSON has no form for.
+    """Convert a value to JSON's types: a number that is not finite becomes null, and an unsupported type becomes text.
 
     >>> finite({"rate": float("nan"), "degrees": (1, 2), "root": Path("runs")})
     {'rate': None, 'degrees': [1, 2], 'root': 'runs'}
@@ -206,14 +205,14 @@ def _decoded(text: bytes, where: str) -> dict[str, Any]:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """What a killed process left after the last newline would run into the next line, and spoil it too.
+    """Truncate a file after its last newline: a torn line of a killed process would spoil the next line too.
 
-    The search begins at the end: after a month the file has gigabytes.
+    The search begins at the end, because after a month the file has gigabytes.
     """
     with path.open("r+b") as file:
         end = size = file.seek(0, os.SEEK_END)
         while end:
-            begin = max(0, end - PIECE)
+            begin = max(0, end - CHUNK_BYTES)
             file.seek(begin)
             newline = file.read(end - begin).rfind(b"\n")
             if newline >= 0:

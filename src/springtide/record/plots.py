@@ -1,4 +1,4 @@
-"""A run as a picture: what came and what was done, what was granted for it, and how long records took."""
+"""The plot of a run: input rate and throughput, degrees and slots, batch times and latencies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from springtide.record.trace import Point
+from springtide.record.trace import TracePoint
 
 FILE = "run.png"
 
 _Array = npt.NDArray[np.float64]
 
-# Okabe and Ito's colours, which people with any of the common colour blindnesses can tell apart.
+# Okabe and Ito's colours, which people with any common colour blindness can distinguish.
 _BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _RED, _BLACK = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000",
 )  # fmt: skip
@@ -28,8 +28,8 @@ _UNKNOWN = float("nan")  # one object, so that two series with the same gaps are
 _LEGEND = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "frameon": False, "borderaxespad": 0.2}
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    """Draw a run into ``folder`` and return the files; none without batches, or without matplotlib."""
+def draw(points: Sequence[TracePoint], folder: Path) -> list[Path]:
+    """Draw a run into ``folder`` and return the files. Without batches or without matplotlib, draw nothing."""
     if not points:
         return []
     try:
@@ -49,7 +49,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     return [path]
 
 
-def _draw_rates(axes: Any, points: Sequence[Point]) -> None:
+def _draw_rates(axes: Any, points: Sequence[TracePoint]) -> None:
     grid, arriving, done = rates(points)
     backlog = _backlog(points)
     axes.stairs(done, grid, baseline=None, color=_BLUE, linewidth=1.8, label="throughput")
@@ -72,8 +72,8 @@ def _draw_rates(axes: Any, points: Sequence[Point]) -> None:
     axes.legend(handles=handles, ncols=3, **_LEGEND)
 
 
-def _draw_degrees(axes: Any, points: Sequence[Point]) -> None:
-    """Steps that hold until the next batch starts, over the slots; equal degrees are set a little apart."""
+def _draw_degrees(axes: Any, points: Sequence[TracePoint]) -> None:
+    """Draw degrees over slots as steps that last until the next batch starts; equal degrees are drawn a little apart."""
     starts = _since(points, [point.started for point in points])
     edges = np.maximum.accumulate(np.array([*starts, _commits(points)[-1]]))
     slots = [float(point.slots) for point in points]
@@ -92,8 +92,8 @@ def _draw_degrees(axes: Any, points: Sequence[Point]) -> None:
     axes.legend(ncols=min(5, len(lines) + 1), **_LEGEND)
 
 
-def degree_lines(points: Sequence[Point]) -> dict[str, tuple[float, ...]]:
-    """Degrees over the points; operators that always had the same share one line, not to hide it."""
+def degree_lines(points: Sequence[TracePoint]) -> dict[str, tuple[float, ...]]:
+    """Degrees over the points. Operators whose degrees were always equal share a line, so that none hides another."""
     alike: dict[tuple[float, ...], list[str]] = {}
     for name in dict.fromkeys(name for point in points for name in point.degrees):
         values = tuple(float(point.degrees.get(name, _UNKNOWN)) for point in points)
@@ -105,7 +105,7 @@ def _label(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
 
 
-def _draw_times(axes: Any, points: Sequence[Point]) -> None:
+def _draw_times(axes: Any, points: Sequence[TracePoint]) -> None:
     at = _commits(points)
     mean = np.array([np.nan if point.mean_s is None else point.mean_s for point in points])
     p95 = np.array([np.nan if point.p95_s is None else point.p95_s for point in points])
@@ -125,10 +125,10 @@ def _tidy(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def rates(points: Sequence[Point]) -> tuple[_Array, _Array | None, _Array]:
-    """Edges of equal cells of time, and each cell's records/s that came (None if unknown) and that were done.
+def rates(points: Sequence[TracePoint]) -> tuple[_Array, _Array | None, _Array]:
+    """Edges of equal cells of time, and in each cell the input rate (None if unknown) and the throughput, in records/s.
 
-    What came by a commit is what was done by then and what still waits. Both are sums over time, read at the
+    The records that came by a commit are those done by then plus the backlog. Both are cumulative counts, read at the
     cells' edges: a batch of 50 ms does not show as a spike, and no cell between two batches shows as empty.
     """
     end = float(_commits(points)[-1])
@@ -141,20 +141,20 @@ def rates(points: Sequence[Point]) -> tuple[_Array, _Array | None, _Array]:
     known = np.concatenate([[False], np.isfinite(backlog)])
     arriving = None
     if known.sum() > 1:
-        came = (done + np.concatenate([[0.0], backlog]))[known]
-        arriving = np.diff(np.interp(grid, at[known], came)) / np.diff(grid)
-        arriving[grid[:-1] < at[known][0] - 1e-9] = np.nan  # before the first measurement nothing is known
+        arrived = (done + np.concatenate([[0.0], backlog]))[known]
+        arriving = np.diff(np.interp(grid, at[known], arrived)) / np.diff(grid)
+        arriving[grid[:-1] < at[known][0] - 1e-9] = np.nan  # the rate is unknown before the first measurement
         arriving = np.maximum(arriving, 0.0)
     return grid, arriving, np.diff(np.interp(grid, at, done)) / np.diff(grid)
 
 
-def _commits(points: Sequence[Point]) -> _Array:
+def _commits(points: Sequence[TracePoint]) -> _Array:
     return np.maximum.accumulate(_since(points, [point.committed for point in points]))
 
 
-def _since(points: Sequence[Point], times: Sequence[float]) -> _Array:
+def _since(points: Sequence[TracePoint], times: Sequence[float]) -> _Array:
     return np.array(times, dtype=np.float64) - points[0].started
 
 
-def _backlog(points: Sequence[Point]) -> _Array:
+def _backlog(points: Sequence[TracePoint]) -> _Array:
     return np.array([np.nan if point.backlog is None else float(point.backlog) for point in points])

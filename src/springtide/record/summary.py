@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from springtide.model.report import BatchReport, HeldMean, Latency, Violations
+from springtide.model.report import BatchReport, Latency, TimeWeightedMean, Violations
 from springtide.model.sketch import Sketch
 from springtide.model.topology import AUTO, DEAD_LETTERS, Operator, Topology
 
@@ -24,21 +24,21 @@ def summarise(topology: Topology, policy: str, grouping: str, reports: Iterable[
 
 @dataclass
 class _Plans:
-    """What successive plans granted, each until the next batch starts: between two batches slots wait, and are paid for."""
+    """Means over the plans. A plan counts until the next batch starts, because slots that wait between batches are paid for."""
 
     operators: tuple[str, ...]
-    replicas: HeldMean = field(default_factory=HeldMean)
-    slots: HeldMean = field(default_factory=HeldMean)
-    degrees: dict[str, HeldMean] = field(default_factory=dict)
-    widths: dict[str, HeldMean] = field(default_factory=dict)
+    replicas: TimeWeightedMean = field(default_factory=TimeWeightedMean)
+    slots: TimeWeightedMean = field(default_factory=TimeWeightedMean)
+    degrees: dict[str, TimeWeightedMean] = field(default_factory=dict)
+    widths: dict[str, TimeWeightedMean] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.operators:
-            self.degrees.setdefault(name, HeldMean())
-            self.widths.setdefault(name, HeldMean())
+            self.degrees.setdefault(name, TimeWeightedMean())
+            self.widths.setdefault(name, TimeWeightedMean())
 
     def add(self, report: BatchReport, until: float) -> None:
-        """Count a batch whose plan held until then."""
+        """Count a batch whose plan was in force until then."""
         plan, seconds = report.plan, until - report.started
         self.replicas.add(sum(plan.degrees.values()), seconds)
         self.slots.add(plan.slots, seconds)
@@ -54,14 +54,14 @@ class _Plans:
 
 @dataclass
 class _Rows:
-    """What an operator's tasks counted. None of rows that came where no task counts them."""
+    """The rows that an operator's tasks counted; None if no task counts them."""
 
     rows_in: int | None = None
     rows_out: int | None = None
 
 
 class Totals:
-    """What a run did in all, batch by batch in the order of their starts, in memory that does not grow with the batches.
+    """The totals of a run, updated batch by batch in the order of their starts, in memory that does not grow with the batches.
 
     ``target_s``: the latency above which a batch violates the target.
     """
@@ -72,7 +72,7 @@ class Totals:
         self._sinks = {sink.name: 0 for sink in topology.sinks}
         self._receipts: dict[str, int] = {}
         self._rows = {operator.name: _Rows() for operator in topology.scalable}
-        self._plans = _Plans(tuple(self._rows))  # of all batches but the last, which still holds
+        self._plans = _Plans(tuple(self._rows))  # without the last batch, whose plan is still in force
         self._latencies = Sketch()
         self._violations = None if target_s is None else Violations(target_s)
         self._first_start = 0.0
@@ -113,7 +113,7 @@ class Totals:
         return None if self._violations is None else self._violations.ratio
 
     def document(self, policy: str, run_dir: str) -> dict[str, Any]:
-        """What was done up to the last batch. What was not measured is None, never zero.
+        """The totals up to the last batch. A value that was not measured is None, never zero.
 
         Dead letters are counted by ``rows_failed`` and not among the sinks, so that ``rows_out`` is the sum of ``sinks``.
         ``throughput_rows_s`` is ``rows_in`` over the time from the first start to the last commit. The mean latency is exact,
@@ -156,7 +156,7 @@ class Totals:
         }
 
     def _rows_of(self, name: str) -> _Rows:
-        """What its tasks counted. A sink that ran as no task of ours is counted by its receipts."""
+        """The rows that its tasks counted. A sink that runs outside Springtide's tasks is counted by its receipts."""
         counted, receipt = self._rows[name], self._receipts.get(name)
         if counted.rows_out is not None:
             return counted
@@ -166,7 +166,7 @@ class Totals:
 
 
 def _latency(waits: Sketch) -> Latency | None:
-    """Of all records of the run: batches' means would give a batch of ten as much say as one of a million."""
+    """The latency over all records of the run. A mean of batches would give ten records the weight of a million."""
     if not waits.weight:
         return None
     return Latency(round(waits.mean * 1000, 3), *(round(waits.quantile(share) * 1000, 3) for share in QUANTILES))
@@ -177,5 +177,5 @@ def as_json(latency: Latency | None) -> dict[str, float] | None:
     return None if latency is None else asdict(latency)
 
 
-def _rounded(mean: HeldMean) -> Mapping[str, float | None]:
+def _rounded(mean: TimeWeightedMean) -> Mapping[str, float | None]:
     return {name: None if number is None else round(number, 3) for name, number in mean.document().items()}

@@ -38,7 +38,7 @@ from springtide.running.watching import Watch, watching
 
 if TYPE_CHECKING:
     from springtide.spark.driver.checkpoint import Checkpoint
-    from springtide.spark.driver.supervisor import Outcome
+    from springtide.spark.driver.plane import Outcome
 
 log = logging.getLogger("springtide")
 

@@ -16,18 +16,19 @@ from springtide.errors import OptionError, RunError, SpringtideError
 from springtide.model.topology import Topology
 from springtide.options import PlaceOptions, SparkOptions
 from springtide.running.checks import Job
-from springtide.spark.driver import clusters, room, supervisor
+from springtide.spark.driver import checks, clusters, room
 from springtide.spark.driver import session as sessions
+from springtide.spark.driver.arrivals import SourceActuator
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.ending import Ending
-from springtide.spark.driver.supervisor import Driver, Outcome, SourceActuator
+from springtide.spark.driver.plane import BatchPlane, Outcome
+from springtide.spark.private.failures import cause_of
 from springtide.spark.shared.hashing import hashing_mark, routing_seed
 from springtide.spark.state import store
 
 
 def check_session(topology: Topology, spark: SparkOptions) -> None:
     """Refuse functions that cannot reach the workers, and a session that cannot work."""
-    supervisor.check(topology)
+    checks.check(topology)
     if spark.spark is not None:
         sessions.check(spark.spark, spark.dynamic)
     else:
@@ -60,7 +61,7 @@ class SparkPlane:
         self._job, self._checkpoint, self._log, self._executors, self._stop = job, checkpoint, log, executors, stop
         self._options = job.options.spark
         self._cluster = contextlib.ExitStack()  # ends the threads of the cluster in use
-        self._driver: Driver | None = None
+        self._driver: BatchPlane | None = None
 
     @property
     def hashing(self) -> str:
@@ -73,7 +74,7 @@ class SparkPlane:
 
     def serve(self, plans: Plans) -> None:
         """Take plans from there, and report there. Refuses a checkpoint whose state is incomplete."""
-        self._driver = Driver(
+        self._driver = BatchPlane(
             self._job.topology, self._checkpoint, plans, self._job.groupings, self._new_session, self._stop,
             opened=self._employ, state=self._job.state, stall_after_s=self._job.options.stall_after_s,
         )  # fmt: skip
@@ -86,12 +87,11 @@ class SparkPlane:
         except SpringtideError:
             raise
         except Exception as error:
-            raise RunError(f"Spark did not start: {supervisor.cause_of(error)} ({self._log} has more)") from error
+            raise RunError(f"Spark did not start: {cause_of(error)} ({self._log} has more)") from error
 
     def follow(self) -> Outcome:
         assert self._driver is not None
-        asked = self._job.options.ending
-        return self._driver.run(Ending(asked.duration_s, asked.batches, asked.available_now))
+        return self._driver.run(self._job.options.ending)
 
     def close(self) -> None:
         """End the cluster's threads and the query, and the session unless it is the caller's."""

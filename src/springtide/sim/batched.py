@@ -21,7 +21,7 @@ from springtide.control.monitor import Monitor
 from springtide.control.plans import Plans, World
 from springtide.control.routing import Routing
 from springtide.model.plan import Request
-from springtide.model.report import BatchReport, held, latency_of, mean_max, violation_ratio
+from springtide.model.report import BatchReport, latency_of, mean_max, over_time, violation_ratio
 from springtide.model.snapshot import Snapshot
 from springtide.policy.batch.read_limit import ReadLimit
 from springtide.policy.chosen import Chosen
@@ -125,7 +125,7 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
     passed, worked = (reports[-1].committed - since for since in (begin_s, reports[0].started)) if reports else (0.0, 0.0)
     latency = latency_of([(report.committed - at, n) for report in reports for at, n in report.created])
     durations = [report.duration_s for report in reports]
-    replicas = held(reports, lambda report: sum(report.plan.degrees.values()))
+    replicas = over_time(reports, lambda report: sum(report.plan.degrees.values()))
     there = reports[-1].backlog or 0 if reports else 0
     return {
         "latency_ms": None if latency is None else asdict(latency),
@@ -135,7 +135,7 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
         "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
         "replicas": mean_max(replicas),
         "replica_seconds": sum(n * t for n, t in replicas),
-        "slot_seconds": sum(n * t for n, t in held(reports, lambda report: report.plan.slots)),
+        "slot_seconds": sum(n * t for n, t in over_time(reports, lambda report: report.plan.slots)),
         "reconfigurations": sum(a.plan.degrees != b.plan.degrees for a, b in itertools.pairwise(reports)),
         "downtime_ratio": 0.0,
         "rows_in": rows_in,

@@ -62,8 +62,8 @@ def simulate(
     between two, and Spark's ``constants`` come from the file ``costs``, if they are not given. ``r_over``: how many replicas
     would be too many at any time, as the papers have it, to which the saved resources are in proportion. ``starting``: how
     long a new replica takes to come. ``guards`` stand between the policy and the plan; ``learned`` is the policy's state to
-    begin with. ``shed_after``: a record that is older when it would be served is removed; ``queue_limit``: when so many wait
-    for a replica, the next is dropped; both in continuous mode.
+    begin with. ``shed_after``: a record that is older when it would be served is removed; ``queue_limit``: when more wait for
+    a replica, the oldest of them is; both in continuous mode.
     """
     how = ModeOptions(mode, reconfiguration, warmup, by_record, begin, trigger, constants)
     asked = SimulationOptions(

@@ -105,8 +105,8 @@ def test_a_manager_sees_its_operator_only_and_whom_it_reads_as_sources() -> None
     shown = snapshot(
         operator("a", inputs=(("source", 1_000),), replicas=(ReplicaSnapshot("n1", 0.5),)),
         operator("b", 3, inputs=(("a", 900), ("source", 300)), rate=40.0, backlog=7, latency_ms=None),
-        sources=(SourceSnapshot("source", 1_200, (30.0, 10.0)),), nodes=(NodeSnapshot("n1", 4, 2.0), NodeSnapshot("n2", 4)),
-        backlog=107,
+        sources=(SourceSnapshot("source", 1_200, (30.0, 10.0), 20.0, 100),),
+        nodes=(NodeSnapshot("n1", 4, 2.0), NodeSnapshot("n2", 4)), backlog=107,
     )  # fmt: skip
     a, b = local_views(shown, {"a": 5.0})
     assert a.operators == (shown["a"],)
@@ -118,7 +118,7 @@ def test_a_manager_sees_its_operator_only_and_whom_it_reads_as_sources() -> None
     assert b.latency is None
     assert b.plan.degrees == {"b": 3}
     # the source's seconds, by what came from it: 300 of 1,200
-    assert b.sources == (SourceSnapshot("a", 900), SourceSnapshot("source", 300, (7.5, 2.5)))
+    assert b.sources == (SourceSnapshot("a", 900, backlog=0), SourceSnapshot("source", 300, (7.5, 2.5), 5.0, 100))
     # 100 of 107 are at no operator, so the source holds them back, for both of its readers
     assert (a.backlog, b.backlog) == (100, 107)
 
@@ -127,6 +127,16 @@ def test_the_only_reader_of_a_source_sees_all_that_the_source_has() -> None:
     source = SourceSnapshot("source", 1_500, (1_500.0,))
     (view,) = local_views(snapshot(operator("a", inputs=(("source", 1_000),)), sources=(source,)), {})
     assert view.sources == (source,)
+
+
+def test_in_batches_the_input_of_every_operator_grows_as_that_of_the_sources() -> None:
+    """1,000 of 10 s were read while 150/s arrived. a sent 800 on to b: as records wait at the source only, 120/s come to b."""
+    source = SourceSnapshot("source", 1_000, (), 150.0, 600)
+    line = operator("a", inputs=(("source", 1_000),)), operator("b", inputs=(("a", 800),))
+    shown = replace(snapshot(*line, sources=(source,), interval_s=10.0), batches=((1_000, 5.0),))
+    a, b = local_views(shown, {})
+    assert a.sources == (source,)
+    assert b.sources == (SourceSnapshot("a", 800, (), 120.0, 0),)
 
 
 def test_what_was_not_measured_stays_unknown() -> None:
@@ -199,9 +209,12 @@ def test_several_intervals_are_gathered_into_one() -> None:
     )  # fmt: skip
     last = operator("a", rows_in=300, served=300, busy_s=4.0, latency_ms=30.0, backlog=9, inputs=(("source", 300),))
     shown = [
-        snapshot(one, at=10.0 * i, interval_s=10.0, sources=(SourceSnapshot("source", rows, arrivals),))
-        for i, (one, rows, arrivals) in enumerate([(first, 100, (100.0,)), (silent, None, ()), (last, 300, (100.0, 200.0))])
-    ]
+        snapshot(one, at=10.0 * i, interval_s=10.0, sources=(source,))
+        for i, (one, source) in enumerate([
+            (first, SourceSnapshot("source", 100, (100.0,), 10.0, 5)), (silent, SourceSnapshot("source", None, backlog=5)),
+            (last, SourceSnapshot("source", 300, (100.0, 200.0), 20.0, 9)),
+        ])
+    ]  # fmt: skip
     policy = Hierarchy(Looks(), operator_period_s=30.0)
     state = {**policy.initial(), "operators_asked": 0.0, "application_asked": 0.0}
     rounds_of(policy, *shown, state=json.loads(json.dumps(state)))
@@ -213,7 +226,7 @@ def test_several_intervals_are_gathered_into_one() -> None:
     assert a.utilisation == pytest.approx(6.0 / (2 * 30))
     assert a.latency_ms == pytest.approx((100 * 10 + 300 * 30) / 400)
     assert a.inputs == (("source", 400),)
-    assert view.sources == (SourceSnapshot("source", 400, (100.0, 100.0, 200.0)),)
+    assert view.sources == (SourceSnapshot("source", 400, (100.0, 100.0, 200.0), 15.0, 9),)
 
 
 def test_what_is_unknown_of_one_interval_is_unknown_of_the_sum() -> None:
@@ -224,6 +237,16 @@ def test_what_is_unknown_of_one_interval_is_unknown_of_the_sum() -> None:
     sums = gathered(gathered(None, snapshot(operator("a"), sources=(SourceSnapshot("source", 5, (5.0,)),))), BLIND)
     assert whole(sums, BLIND).sources == (SourceSnapshot("source", None),)
     assert whole(sums, BLIND)["a"].rate is None
+
+
+def test_sums_that_earlier_versions_saved_are_gone_on_with() -> None:
+    """They had no arrival rates."""
+    source = SourceSnapshot("source", 5, (5.0,), 5.0, 1)
+    shown = snapshot(operator("a"), sources=(source,))
+    before = dict(gathered(None, shown))
+    before["sources"] = {"source": [5, [5.0]]}
+    found = whole(gathered(json.loads(json.dumps(before)), shown), shown)
+    assert found.sources == (SourceSnapshot("source", 10, (5.0, 5.0), 5.0, 1),)
 
 
 BLIND = snapshot(operator("a", rows_in=None, rate=None), sources=(SourceSnapshot("source", None),))
@@ -724,6 +747,7 @@ def simulated(policy: Any, low: float, high: float, target_s: float, most: int) 
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_token_bucket_cuts_the_reconfigurations_of_q_learning_tenfold() -> None:
     """Q-learning keeps trying, and each time all records wait; the bucket lets it when the response time calls for it.
 
@@ -739,6 +763,7 @@ def test_the_token_bucket_cuts_the_reconfigurations_of_q_learning_tenfold() -> N
     assert held["replicas"]["mean"] < free["replicas"]["mean"]
 
 
+@pytest.mark.long
 def test_tide_runs_within_the_hierarchy_in_the_simulator() -> None:
     """One operator by itself, with its share of the target, needs about what tide needs that sees all."""
     alone, parts = (simulated(policy, 100, 500, 0.05, most=8) for policy in (Tide(), Hierarchy(Tide(), settle_s=0.0)))

@@ -33,7 +33,7 @@ from springtide.policy.guard.bounds import Bounds as BoundsGuard
 from springtide.policy.guard.guarded import Guarded
 from springtide.policy.guard.max_step import MaxStep
 from springtide.policy.guard.quota import Quota
-from springtide.policy.place import Neighbourhood, Place
+from springtide.policy.place import Neighbourhood, NodeReport
 from springtide.policy.place.relief import relief
 from springtide.policy.scale import ScalePolicy, State
 from springtide.policy.scale.static import Static
@@ -314,7 +314,7 @@ shares = some.none() | some.floats(0, 2)
 
 @given(some.lists(some.tuples(shares, shares), min_size=1, max_size=5), some.floats(0, 1))
 def test_relief_is_from_a_full_host_while_another_is_not(hosts: list[tuple[float | None, float | None]], above: float) -> None:
-    places = tuple(Place(f"h{i}", 0, cpu, (str(i),), memory) for i, (cpu, memory) in enumerate(hosts))
+    places = tuple(NodeReport(f"h{i}", 0, cpu, (str(i),), memory) for i, (cpu, memory) in enumerate(hosts))
     fullest = [max((share for share in host if share is not None), default=None) for host in hosts]
     for place, full in zip(places, fullest, strict=True):
         found = relief(place, Neighbourhood(places, {}), above)

@@ -633,7 +633,7 @@ DRIVER = """
 import sys, time
 import numpy as np
 from pathlib import Path
-import test_plane as t
+from control.plane import test_plane as t
 from dataclasses import replace
 folder = Path(sys.argv[1])
 remote = t.RemotePolicy(t.moody(folder), replace(t.CALM, hang_s=float(sys.argv[3])))
@@ -645,6 +645,7 @@ time.sleep(10**6)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mood", "hang_s"), [("print", 60), ("hang", 60), ("grip", 1)])
 def test_no_process_outlives_a_driver_that_was_killed(mood: str, hang_s: int, tmp_path: Path) -> None:
     """Not even one whose policy lets no other thread run: 5 s after it should have been ended, it ends by itself."""
@@ -713,6 +714,7 @@ def made_by_it(memory: Memory) -> int:
 CHAOS = ("raise", "hang", "grip", "die", "stop", "exit", "fault", "allocate", "print", *NONSENSE)
 
 
+@pytest.mark.long
 def test_chaos_of_the_policy_is_none_of_the_data_flows_business(
     tmp_path: Path, made: Made, record_property: Callable[[str, object], None]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The forecasters: what holds for each of them, and each one's arithmetic."""
+"""The forecasters: the properties that all of them share, and the arithmetic of each."""
 
 from __future__ import annotations
 
@@ -212,9 +212,9 @@ def test_many_series_at_once_are_forecast_as_one_by_one(forecaster: Linear | Bes
     found = forecaster.update_all(states, values)
     alone = [forecaster.update(state, value) for state, value in zip(states, values, strict=True)]
     assert [state["window"] for state in found] == [state["window"] for state in alone]
-    for one, other in zip(found, alone, strict=True):
-        assert (one["curve"][0], one["curve"][4]) == (other["curve"][0], other["curve"][4])
-        assert one["curve"][1:4] == pytest.approx(other["curve"][1:4], rel=1e-9, abs=1e-9)
+    for together, single in zip(found, alone, strict=True):
+        assert (together["curve"][0], together["curve"][4]) == (single["curve"][0], single["curve"][4])
+        assert together["curve"][1:4] == pytest.approx(single["curve"][1:4], rel=1e-9, abs=1e-9)
     assert many.next_windows(found, 6) == pytest.approx([regression.next_window(state, 6) for state in found], rel=1e-12)
     json.dumps(found, allow_nan=False)
 
@@ -323,7 +323,7 @@ def test_what_a_season_looks_like_does_not_matter() -> None:
     sawtooth = [float(t % 15) for t in range(120)]
     assert season(pulses) == 20
     assert season(sawtooth) == 15
-    assert season(sawtooth, known=30) == 30  # two seasons repeat as well as one
+    assert season(sawtooth, known=30) == 30  # a multiple of a season repeats too
     assert season(sawtooth, known=31) == 15
     assert season([1e100, 0.0] * 50) == 4  # the shortest that is looked for
 
@@ -555,8 +555,8 @@ def test_a_quantile_is_what_it_says(horizon: int, walk: bool) -> None:
     for value in values:
         state = ensemble.update(state, value)
         said.append(ensemble.quantile(state, 0.9, horizon) or 0.0)
-    held = [value <= quantile for value, quantile in zip(values[horizon:], said, strict=False)][30:]
-    assert sum(held) / len(held) == pytest.approx(0.9, abs=0.03)
+    below = [value <= quantile for value, quantile in zip(values[horizon:], said, strict=False)][30:]
+    assert sum(below) / len(below) == pytest.approx(0.9, abs=0.03)
 
 
 def test_errors_are_of_forecasts_so_far_ahead_and_forgotten() -> None:

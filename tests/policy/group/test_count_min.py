@@ -65,7 +65,7 @@ def test_frequency_is_seldom_far_above_it(epsilon: float, delta: float, alpha: f
 
 
 def test_two_keys_share_a_cell_as_seldom_as_by_lot() -> None:
-    """2-universal: P{h(x) = h(y)} ≤ 1/c, also for keys that differ in one bit of either half."""
+    """2-universal: P{h(x) = h(y)} ≤ 1/c, also for keys that differ in a single bit of either half."""
     c, draws = 20, 6000
     pairs = np.array([0, 1, 2**32, 2**63, 2**64 - 1, 12345], dtype=np.uint64)
     seen = np.array([count_min.cells(count_min.row_hashes(1, seed), c, pairs)[0] for seed in range(draws)])
@@ -86,7 +86,7 @@ def test_estimates_lie_between_the_least_and_the_greatest_cost(keys: list[int], 
 
 
 def test_estimate_is_that_of_the_row_with_the_least_others() -> None:
-    """Two keys in one cell of the first row: there 99 cheap records hide the dear one; the second row tells them apart."""
+    """Two keys share a cell of the first row, where 99 cheap records hide the expensive one; the second row separates them."""
     F, W = np.array([[100.0, 0.0], [1.0, 99.0]]), np.array([[199.0, 0.0], [100.0, 99.0]])
     places = np.array([[0, 0], [0, 1]])
     assert count_min.estimate(F, W, places, default=0.0).tolist() == [100.0, 1.0]

@@ -55,7 +55,7 @@ def hashed(*columns: pa.Array) -> list[int]:
     return [int(h) for h in key_hashes(batch, tuple(batch.schema.names))]
 
 
-def one(value: Any, kind: pa.DataType) -> int:
+def hash_of(value: Any, kind: pa.DataType) -> int:
     return hashed(column([value], kind))[0]
 
 
@@ -129,20 +129,20 @@ def test_equal_keys_of_different_types() -> None:
     numbers = [0, 1, -1, 127, None]
     kinds = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
     assert len({tuple(hashed(pa.array(numbers, kind))) for kind in kinds}) == 1
-    assert one(200, pa.uint8()) == one(200, pa.int64())
-    assert one(2**64 - 1, pa.uint64()) != one(2**63, pa.uint64())
-    assert one(1.5, pa.float16()) == one(1.5, pa.float32()) == one(1.5, pa.float64())
+    assert hash_of(200, pa.uint8()) == hash_of(200, pa.int64())
+    assert hash_of(2**64 - 1, pa.uint64()) != hash_of(2**63, pa.uint64())
+    assert hash_of(1.5, pa.float16()) == hash_of(1.5, pa.float32()) == hash_of(1.5, pa.float64())
     at = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     units = [pa.timestamp(unit, tz) for unit in ("s", "ms", "us", "ns") for tz in ("UTC", "+02:00")]
-    assert len({one(at, kind) for kind in units}) == 1
-    assert one(datetime.date(1969, 12, 31), pa.date32()) == one(datetime.date(1969, 12, 31), pa.date64())
-    assert one(datetime.time(1, 2, 3), pa.time32("s")) == one(datetime.time(1, 2, 3), pa.time64("ns"))
-    assert one(datetime.timedelta(1), pa.duration("s")) == one(datetime.timedelta(1), pa.duration("ns"))
+    assert len({hash_of(at, kind) for kind in units}) == 1
+    assert hash_of(datetime.date(1969, 12, 31), pa.date32()) == hash_of(datetime.date(1969, 12, 31), pa.date64())
+    assert hash_of(datetime.time(1, 2, 3), pa.time32("s")) == hash_of(datetime.time(1, 2, 3), pa.time64("ns"))
+    assert hash_of(datetime.timedelta(1), pa.duration("s")) == hash_of(datetime.timedelta(1), pa.duration("ns"))
     strings = (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()))
-    assert len({one("ä", kind) for kind in strings}) == 1
-    assert len({one(b"abc", kind) for kind in (pa.binary(), pa.large_binary(), pa.binary(3))}) == 1
+    assert len({hash_of("ä", kind) for kind in strings}) == 1
+    assert len({hash_of(b"abc", kind) for kind in (pa.binary(), pa.large_binary(), pa.binary(3))}) == 1
     lists = (pa.list_(pa.int64()), pa.large_list(pa.int32()), pa.list_(pa.int64(), 2))
-    assert len({one([1, 2], kind) for kind in lists}) == 1
+    assert len({hash_of([1, 2], kind) for kind in lists}) == 1
 
 
 def test_equal_decimals_of_any_scale() -> None:
@@ -154,33 +154,33 @@ def test_equal_decimals_of_any_scale() -> None:
         pa.decimal64(9, 1),
     )
     for value in (D("1.5"), D("-10"), D("0"), D("100")):
-        assert len({one(value, kind) for kind in kinds}) == 1
-    assert len({one(v, kinds[0]) for v in (D("1"), D("10"), D("-1"), D("0.1"), D("0"))}) == 5
+        assert len({hash_of(value, kind) for kind in kinds}) == 1
+    assert len({hash_of(v, kinds[0]) for v in (D("1"), D("10"), D("-1"), D("0.1"), D("0"))}) == 5
     long = [D("12345678901234567890.123456789012345678"), D("12345678901234567890.123456789012345679")]
     assert len(set(hashed(pa.array(long, kinds[0])))) == 2
 
 
 def test_zeros_nans_and_nulls() -> None:
     other_nan = np.array([0x7FF8000000000001, 0xFFF8000000000000], dtype=np.uint64).view(np.float64)
-    assert one(0.0, pa.float64()) == one(-0.0, pa.float64())
-    assert len({*hashed(pa.array(other_nan, from_pandas=False)), one(float("nan"), pa.float64())}) == 1
+    assert hash_of(0.0, pa.float64()) == hash_of(-0.0, pa.float64())
+    assert len({*hashed(pa.array(other_nan, from_pandas=False)), hash_of(float("nan"), pa.float64())}) == 1
     nan_or_null = pa.array([float("nan"), None], pa.float64(), from_pandas=False)
     assert len(set(hashed(nan_or_null))) == 2
-    nulls = {one(None, kind) for kind in (pa.int64(), pa.string(), pa.null(), pa.list_(pa.int8()), pa.bool_())}
+    nulls = {hash_of(None, kind) for kind in (pa.int64(), pa.string(), pa.null(), pa.list_(pa.int8()), pa.bool_())}
     assert len(nulls) == 1
-    empty = [one(0, pa.int64()), one("", pa.string()), one([], pa.list_(pa.int8())), one(0.0, pa.float64())]
+    empty = [hash_of(0, pa.int64()), hash_of("", pa.string()), hash_of([], pa.list_(pa.int8())), hash_of(0.0, pa.float64())]
     assert nulls.isdisjoint(empty)
     coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["a", None]))
-    assert hashed(coded) == [one("a", pa.string()), *nulls, *nulls]
+    assert hashed(coded) == [hash_of("a", pa.string()), *nulls, *nulls]
 
 
 def test_the_order_counts_in_lists_and_columns_but_not_in_maps() -> None:
-    assert one([1, 2], pa.list_(pa.int64())) != one([2, 1], pa.list_(pa.int64()))
-    assert one([[1], []], pa.list_(pa.list_(pa.int64()))) != one([[], [1]], pa.list_(pa.list_(pa.int64())))
-    assert one([None], pa.list_(pa.int64())) != one([], pa.list_(pa.int64()))
+    assert hash_of([1, 2], pa.list_(pa.int64())) != hash_of([2, 1], pa.list_(pa.int64()))
+    assert hash_of([[1], []], pa.list_(pa.list_(pa.int64()))) != hash_of([[], [1]], pa.list_(pa.list_(pa.int64())))
+    assert hash_of([None], pa.list_(pa.int64())) != hash_of([], pa.list_(pa.int64()))
     kind = pa.map_(pa.string(), pa.int64())
-    assert one({"a": 1, "b": 2}, kind) == one({"b": 2, "a": 1}, kind)
-    assert one({"a": 1, "b": 2}, kind) != one({"a": 2, "b": 1}, kind)
+    assert hash_of({"a": 1, "b": 2}, kind) == hash_of({"b": 2, "a": 1}, kind)
+    assert hash_of({"a": 1, "b": 2}, kind) != hash_of({"a": 2, "b": 1}, kind)
     a, b = pa.array([1]), pa.array([2])
     assert hashed(a, b) != hashed(b, a)
     assert hashed(a, a) != hashed(b, b)
@@ -197,7 +197,7 @@ def test_what_lies_under_a_null_does_not_count() -> None:
 
 def test_an_extension_type_is_hashed_by_its_storage() -> None:
     key = uuid.UUID(int=7).bytes
-    assert hashed(pa.ExtensionArray.from_storage(pa.uuid(), pa.array([key], pa.binary(16)))) == [one(key, pa.binary())]
+    assert hashed(pa.ExtensionArray.from_storage(pa.uuid(), pa.array([key], pa.binary(16)))) == [hash_of(key, pa.binary())]
 
 
 def test_a_type_that_cannot_be_a_key_is_named() -> None:
@@ -211,7 +211,7 @@ def test_keys_that_are_missing() -> None:
     batch = pa.record_batch({"route": [1]})
     with pytest.raises(OptionError, match="did you mean 'route'"):
         routed(Hash(), batch, ("rout",), 0, 2)
-    with pytest.raises(OptionError, match="grouping by key needs one"):
+    with pytest.raises(OptionError, match="grouping by key needs a key: name its columns"):
         routed(Hash(), batch, (), 0, 2)
 
 
@@ -226,7 +226,7 @@ def uniform(route: npt.NDArray[np.int64], width: int) -> bool:
     expected, freedom = len(route) / width, width - 1
     chi2 = float(np.sum((np.bincount(route, minlength=width) - expected) ** 2) / expected)
     spread = 2 / (9 * freedom)
-    return bool(abs((chi2 / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5 < 4.5)  # one in 150,000 by chance
+    return bool(abs((chi2 / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5 < 4.5)  # fails with a probability of 1 in 150,000
 
 
 @pytest.mark.parametrize("width", [2, 7, 16, 256])
@@ -276,7 +276,7 @@ def test_hash_never_changes() -> None:
 def test_a_route_that_would_lose_records_is_refused() -> None:
     share = Share(3, width=2)
     for wrong in ([0, 1], [0, 1, 2], [0, -1, 1], [[0, 1, 1]]):
-        with pytest.raises(OptionError, match=r"'mine' of operator 'work' is to give a target from 0 to 1 for each of 3"):
+        with pytest.raises(OptionError, match=r"'mine' of operator 'work' must return a target from 0 to 1 for each of 3"):
             checked(np.array(wrong), share, "mine", "work")
     right = np.array([0, 1, 1])
     assert checked(right, share, "mine", "work") is right

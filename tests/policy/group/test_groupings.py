@@ -148,7 +148,7 @@ def test_compiled_it_is_the_same(name: str) -> None:
     """Numbers of 64 bits without a sign are where numba and numpy may differ."""
     keys = np.random.default_rng(4).integers(0, 2**64, 30, dtype=np.uint64)
     plain, machine = (created(name).online(3, 7) for _ in range(2))
-    choose, completed = (None if one is None else compiled(one) for one in (machine.choose, machine.completed))
+    choose, completed = (None if kernel is None else compiled(kernel) for kernel in (machine.choose, machine.completed))
     assert choose is not None
     for i in range(120):
         free, queue = np.array([3.0, 1.0, 2.0]) * i, np.array([i % 3, i % 2, 1])
@@ -260,7 +260,7 @@ def test_load_balancing_record_by_record_takes_the_larger_too() -> None:
         work.state.records[:] = 0.0
         if interval == 1:
             work = LoadBalancing(interval=10.0).online(2, 0, work.state)
-        for _ in range(2):  # the second one is in the new interval for certain
+        for _ in range(2):  # the second is in the new interval for certain
             before = work.state.utilisation.sum()
             work.choose(work.state, 0, 10.0 * interval + 10.0, np.zeros(2), np.zeros(2, np.int64))
         grown.append(work.state.utilisation.sum() - before)
@@ -305,6 +305,7 @@ def test_full_knowledge_is_for_the_simulator_only() -> None:
 # in the simulator, while the number of replicas changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONTINUAL)
 def test_replicas_come_and_go_under_load(name: str) -> None:
     """Compiled, an index beyond the replicas is a crash and not an error: those that were deactivated still drain."""

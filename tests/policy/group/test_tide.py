@@ -1,4 +1,4 @@
-"""Tide: what it learns, how it routes by that, and that nothing it is told can break it."""
+"""Tide: what it learns, how it routes by that, and that no report can break it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys_of(items: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     return mix(np.asarray(items, dtype=np.uint64))
 
 
-def told(grouping: Tide | Lpt, batches: list[list[TaskCosts]], width: int) -> State:
+def state_after(grouping: Tide | Lpt, batches: list[list[TaskCosts]], width: int) -> State:
     state = grouping.initial()
     for batch in batches:
         state = grouping.learn(state, width, batch)
@@ -49,7 +49,7 @@ def test_with_all_costs_known_a_batch_is_all_but_even() -> None:
     costs = rng.permutation(np.repeat(np.arange(1, 65), 8)) / 1000
     tide = Tide()
     items = rng.integers(0, 512, 20_000)
-    state = told(tide, [reports(part, costs[part], 5) for part in np.array_split(items, 20)], 5)
+    state = state_after(tide, [reports(part, costs[part], 5) for part in np.array_split(items, 20)], 5)
     for _ in range(20):
         batch = rng.integers(0, 512, 100)
         even = max(costs[batch].sum() / 5, costs[batch].max())
@@ -59,7 +59,7 @@ def test_with_all_costs_known_a_batch_is_all_but_even() -> None:
 
 def test_one_report_is_enough_to_route_by() -> None:
     tide = Tide()
-    state = told(tide, [[TaskCosts.of(0, keys_of([1, 2, 3, 4]), np.array([0.09, 0.03, 0.03, 0.03]))]], 2)
+    state = state_after(tide, [[TaskCosts.of(0, keys_of([1, 2, 3, 4]), np.array([0.09, 0.03, 0.03, 0.03]))]], 2)
     targets = tide.route(share(np.array([2, 3, 1, 4]), 2), tide.table(state, 2))
     assert targets[2] != targets[0] == targets[1] == targets[3]
 
@@ -69,7 +69,7 @@ def test_costs_that_have_nothing_to_do_with_the_key_are_not_believed() -> None:
     rng = np.random.default_rng(2)
     tide, items = Tide(), rng.integers(0, 2_000, 10_000)
     seconds = rng.exponential(0.01, len(items))
-    state = told(
+    state = state_after(
         tide, [reports(i, s, 4) for i, s in zip(np.array_split(items, 50), np.array_split(seconds, 50), strict=True)], 4
     )
     costs = tide.table(state, 4).get("costs", np.zeros(1))
@@ -112,16 +112,16 @@ def test_one_uneven_batch_makes_no_replica_slow() -> None:
 def test_costs_that_are_alike_are_dealt_out_in_turn() -> None:
     tide = Tide()
     items = np.arange(1_000) % 50
-    state = told(tide, [reports(items, np.full(1_000, 0.01) + items * 1e-6, 4) for _ in range(3)], 4)
+    state = state_after(tide, [reports(items, np.full(1_000, 0.01) + items * 1e-6, 4) for _ in range(3)], 4)
     assert tide.table(state, 4) == {}
     drawn = np.random.default_rng(1).integers(0, 50, (30, 1_000))
-    slow = told(tide, [reports(items, np.full(1_000, 0.01), 4, np.array([1.0, 1.0, 1.0, 2.0])) for items in drawn], 4)
+    slow = state_after(tide, [reports(items, np.full(1_000, 0.01), 4, np.array([1.0, 1.0, 1.0, 2.0])) for items in drawn], 4)
     assert tide.table(slow, 4)["factors"][3] > 1.4, "but not where a replica is slow"
 
 
 def test_what_was_learned_ages() -> None:
     tide = Tide(half_life=100)
-    state = told(tide, [[TaskCosts.of(0, keys_of([1] * 100), np.full(100, 0.1))]], 1)
+    state = state_after(tide, [[TaskCosts.of(0, keys_of([1] * 100), np.full(100, 0.1))]], 1)
     state = tide.learn(state, 1, [TaskCosts.of(0, keys_of([1] * 500), np.full(500, 0.2))])
     assert state["seconds"][0] / state["weights"][0] > 0.199
 
@@ -131,7 +131,7 @@ def test_the_cheapest_keys_move_into_the_sketch_and_nothing_is_lost() -> None:
     rng = np.random.default_rng(4)
     items = rng.integers(0, 400, 4_000)
     seconds = 0.001 + items / 1000
-    state = told(tide, [reports(items, seconds, 1)], 1)
+    state = state_after(tide, [reports(items, seconds, 1)], 1)
     assert len(state["keys"]) <= 64
     assert state["weights"].sum() + state["F"][0].sum() == pytest.approx(4_000)
     assert state["seconds"].sum() + state["W"][0].sum() == pytest.approx(seconds.sum())
@@ -142,12 +142,12 @@ def test_the_cheapest_keys_move_into_the_sketch_and_nothing_is_lost() -> None:
 
 def test_shares_of_several_tasks_do_not_all_begin_with_the_same_target() -> None:
     tide = Tide()
-    state = told(tide, [[TaskCosts.of(0, keys_of([1]), np.array([0.1]))]], 4)
+    state = state_after(tide, [[TaskCosts.of(0, keys_of([1]), np.array([0.1]))]], 4)
     firsts = [int(tide.route(share(np.array([1]), 4, origin), tide.table(state, 4))[0]) for origin in range(4)]
     assert sorted(firsts) == [0, 1, 2, 3]
 
 
-# Whatever it is told
+# Any reports
 
 odd_seconds = st.floats(0, 1e12) | st.just(0.0)
 odd_reports = st.lists(
@@ -189,7 +189,7 @@ def test_the_longest_first_is_within_grahams_bound(seconds: list[float], width: 
     """4/3 − 1/(3k) of the least makespan, found by trying all."""
     tide, items = Tide(), np.arange(len(seconds))
     costs = np.array(seconds)
-    state = told(tide, [[TaskCosts.of(0, keys_of(items), costs)]], width)
+    state = state_after(tide, [[TaskCosts.of(0, keys_of(items), costs)]], width)
     targets = tide.route(share(items, width), tide.table(state, width))
     ways = np.stack(np.unravel_index(np.arange(width ** len(seconds)), (width,) * len(seconds)), axis=1)
     least = np.max([(ways == target) @ costs for target in range(width)], axis=0).min()

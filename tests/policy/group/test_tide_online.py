@@ -10,7 +10,7 @@ import pytest
 
 from springtide.policy.group import Online
 from springtide.policy.group.tide import Tide
-from springtide.policy.group.tide_online import INVERSE, KEYS, MEANS, SQUARES, UNIT, Knowledge, _credit, _estimate
+from springtide.policy.group.tide.online import INVERSE, KEYS, MEANS, SQUARES, UNIT, Knowledge, _credit, _estimate
 
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.uint64]

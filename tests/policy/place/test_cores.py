@@ -42,7 +42,7 @@ def test_the_cost_of_a_core_more_and_one_fewer() -> None:
 
 
 def test_the_cheapest_core_is_taken() -> None:
-    """Executor 0 needs one. Executor 1 has too many on both nodes, (3, 1) of X = 4, s = 120: C⁻ = 120·1/12 = 10 on node 0
+    """Executor 0 needs a core. Executor 1 has too many on both nodes, (3, 1) of X = 4, s = 120: C⁻ = 120·1/12 = 10 on node 0
     and 120·3/12 = 30 on node 1. Executor 0 has (0, 2) of X = 2, s = 120: C⁺ = 120·2/6 = 40 on node 0, 0 on node 1. Sums: 50
     and 30."""
     found = assigned([3, 3], [[0, 3], [2, 1]], [3, 3], [1, 0], [120.0, 120.0])
@@ -52,11 +52,11 @@ def test_the_cheapest_core_is_taken() -> None:
 
 
 def test_free_cores_cost_nothing_and_home_is_preferred() -> None:
-    # executor 1 has one too many on node 0, at C⁻ = 0: all of it is there. Node 1 has a free core, at home. Both cost C⁺ = 0
+    # executor 1 has a core too many on node 0, at C⁻ = 0, as all its cores are there. Node 1 has a free core, at home; C⁺ = 0
     # for an executor without a core
     found = assigned([1, 1], [[0, 2], [0, 0]], [2, 1], [1, 0])
     assert found.cores.tolist() == [[0, 2], [1, 0]]  # nobody needs the core too many, so it stays
-    # no free core: the one at home (node 0) is as cheap as that of node 1
+    # no free core: the core at home (node 0) costs the same as that of node 1
     assert assigned([1, 1, 1], [[0, 0, 2], [0, 2, 0]], [2, 2], [0, 1, 0]).cores.tolist() == [[1, 0, 1], [0, 2, 0]]
     assert assigned([1, 1, 1], [[0, 0, 2], [0, 2, 0]], [2, 2], [1, 1, 0]).cores.tolist() == [[0, 0, 2], [1, 1, 0]]
 
@@ -81,7 +81,7 @@ def test_phi_is_doubled_until_it_can_be_done() -> None:
 
 
 def test_those_with_more_data_come_first() -> None:
-    """Both are at home on node 0 and need a core; one is free there. The one that does not get it has to go elsewhere."""
+    """Both are at home on node 0 and need a core; a single core is free there. The other executor has to go elsewhere."""
     for intensity, expected in (([3 * PHI, 5 * PHI], [[1, 2], [1, 0]]), ([5 * PHI, 3 * PHI], [[2, 1], [0, 1]])):
         found = assigned([2, 2], [[1, 1], [0, 0]], [3, 2], [0, 0], intensity=intensity)
         assert found.cores.tolist() == expected and found.phi == 4 * PHI
@@ -94,7 +94,7 @@ def test_line_7_to_the_letter() -> None:
     found = assigned([2, 2], cores, capacity, home, intensity=data, from_any=True)
     assert found.cores.tolist() == [[2, 1], [0, 1]] and found.phi == PHI
     assert assigned([2, 2], cores, capacity, home, intensity=data).cores.tolist() == [[1, 2], [1, 0]]
-    # nobody's last core is taken: executor 1's, who has one, does not even count as the cheapest
+    # an executor's last core is never taken: that of executor 1 is not even considered
     three = assigned([2, 1, 2], [[1, 1, 2], [0, 0, 0]], [4, 1], [0, 0, 0], intensity=[*data, 0.0], from_any=True)
     assert three.cores.tolist() == [[2, 1, 1], [0, 0, 1]]
     assert assigned([2, 1], [[1, 1], [0, 0]], [2, 1], [0, 0], intensity=data, from_any=True).cores.tolist() == [[1, 1], [1, 0]]
@@ -117,7 +117,7 @@ def test_what_cannot_be_granted() -> None:
 def clusters(draw: st.DrawFn) -> dict[str, Any]:
     """Any capacities, what is in use of them by whom, and any grants that there are cores for."""
     nodes, count = draw(st.integers(1, 6)), draw(st.integers(1, 6))
-    capacity = draw(st.lists(st.integers(1, 6), min_size=nodes, max_size=nodes).filter(lambda one: sum(one) >= count))
+    capacity = draw(st.lists(st.integers(1, 6), min_size=nodes, max_size=nodes).filter(lambda cores: sum(cores) >= count))
     owners = [draw(st.integers(-1, count - 1)) for _ in range(sum(capacity))]
     cores = np.zeros((nodes, count), dtype=np.int64)
     for node, owner in zip(np.repeat(np.arange(nodes), capacity), owners, strict=True):
@@ -154,7 +154,7 @@ def test_every_executor_gets_its_cores_and_no_node_gives_more_than_it_has(cluste
     assert all((cluster[name] == asked[name]).all() for name in asked)  # nothing that was handed in is changed
     again = assign(**cluster, from_any=from_any)
     assert (again.cores == found.cores).all() and again.phi == found.phi
-    # those above the φ that was kept to gained cores at home only
+    # executors above the final φ gained cores at home only
     for j in np.flatnonzero(cluster["intensity"] > found.phi):
         gained = np.maximum(found.cores[:, j] - cluster["cores"][:, j], 0)
         assert gained.sum() == gained[cluster["home"][j]]
@@ -170,7 +170,7 @@ def test_the_naive_one_keeps_the_same_bounds(cluster: dict[str, Any], seed: int)
 @settings(max_examples=300)
 @given(clusters(), st.integers(0, 2**32))
 def test_one_core_is_never_dearer_than_the_naive_one(cluster: dict[str, Any], seed: int) -> None:
-    """Of one core the cheapest is taken. Of several this cannot hold: a cheap one now may make the next ones dear."""
+    """A single core is the cheapest. For several cores this need not be so: a cheap core may make the next cores expensive."""
     have = cluster["cores"].sum(axis=0)
     short = np.flatnonzero(cluster["granted"] > have)
     if len(short) == 0 or (have == 0).any():
@@ -180,8 +180,8 @@ def test_one_core_is_never_dearer_than_the_naive_one(cluster: dict[str, Any], se
     cluster["intensity"] = np.zeros(len(have))
     rng = np.random.default_rng(seed)
     costs = [
-        migration_cost(cluster["cores"], one.cores, cluster["state"])
-        for one in (assign(**cluster), naive(cluster["granted"], cluster["cores"], cluster["capacity"], rng))
+        migration_cost(cluster["cores"], assigned.cores, cluster["state"])
+        for assigned in (assign(**cluster), naive(cluster["granted"], cluster["cores"], cluster["capacity"], rng))
     ]
     assert costs[0] <= costs[1] * (1 + 1e-9) + 1e-3
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from springtide.model.request import Migrate
-from springtide.policy.place import Neighbourhood, Place
+from springtide.policy.place import Neighbourhood, NodeReport
 from springtide.policy.place.busiest import busiest
 from springtide.policy.place.near import near, spread
 from springtide.policy.place.overload import overload
@@ -20,7 +20,7 @@ DELAYS = {"n1": {"n2": 1.0, "n3": 9.0}}
 
 def around(*free: int, used: tuple[float | None, ...] = ()) -> Neighbourhood:
     each = (*used, *[None] * (len(free) - len(used)))
-    return Neighbourhood(tuple(Place(f"n{i + 1}", n, each[i]) for i, n in enumerate(free)), DELAYS)
+    return Neighbourhood(tuple(NodeReport(f"n{i + 1}", n, each[i]) for i, n in enumerate(free)), DELAYS)
 
 
 def drawn(there: Neighbourhood, times: int = 10_000) -> dict[str, float]:
@@ -47,7 +47,7 @@ def test_a_node_whose_delay_is_not_known_is_no_neighbour() -> None:
 
 
 def test_without_delays_all_are_as_close() -> None:
-    assert spread("n4", 1, Neighbourhood((Place("n7", 1),), DELAYS), np.random.default_rng(0)) == ("n7",)
+    assert spread("n4", 1, Neighbourhood((NodeReport("n7", 1),), DELAYS), np.random.default_rng(0)) == ("n7",)
 
 
 @settings(max_examples=60)
@@ -77,9 +77,9 @@ def test_an_overloaded_node_moves_a_replica_away() -> None:
     """U = 0.9 and U_mig = 0.8: the score is 0.1/0.2. n2 is overloaded too, so it goes to n3."""
     there = around(1, 4, 4, used=(0.9, 0.85, 0.8))
     moved = {overload(there.places[0], HOSTED, there, 0.8, np.random.default_rng(seed)) for seed in range(30)}
-    found = {one[0] for one in moved if one is not None}
+    found = {move[0] for move in moved if move is not None}
     assert found == {Migrate("a", 0, "n1", "n3"), Migrate("b", 2, "n1", "n3")}
-    assert {round(one[1], 9) for one in moved if one is not None} == {0.5}
+    assert {round(move[1], 9) for move in moved if move is not None} == {0.5}
 
 
 @pytest.mark.parametrize(

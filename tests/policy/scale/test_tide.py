@@ -20,9 +20,8 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
-from springtide.policy.scale import tide
-from springtide.policy.scale import tide_replay as replay
-from springtide.policy.scale.tide import BEGINNING, BLOCKS, KEPT, USUAL, Tide, _regret, _scenarios, _usual
+from springtide.policy.scale.tide import policy, replay
+from springtide.policy.scale.tide.policy import BEGINNING, BLOCKS, KEPT, USUAL, Tide, _regret, _scenarios, _usual
 from springtide.sim import simulate
 
 COST = 0.01
@@ -314,18 +313,18 @@ def test_in_the_simulator_it_keeps_the_target_for_less_than_the_peak() -> None:
 def test_what_is_not_read_yet_has_come_too() -> None:
     """In micro-batches of 500 records/s read while the backlog grows by 500/s, 1,000/s come."""
 
-    def told(at: float, backlog: int) -> Snapshot:
+    def told(at: float, backlog: int, arrived: float | None = None) -> Snapshot:
         operator = OperatorSnapshot(
             "a", 1, 1, 500, 500, 0, 5.0, 500.0, 1.0, backlog, 900.0, served=500, inputs=(("source", 500),), limit=40
         )
         return Snapshot(
             at, 1.0, Plan({"a": 1}, 1, {"a": 1}), (operator,), ((500, 0.9),), 500.0, backlog, None,
-            sources=(SourceSnapshot("source", 500),), target_s=2.0, slots=40,
+            sources=(SourceSnapshot("source", 500, (), arrived, backlog),), target_s=2.0, slots=40,
         )  # fmt: skip
 
     tide = Tide()
     state, _ = tide.decide(tide.initial(), told(1.0, 1_000), np.random.default_rng(0))
-    _, (request,) = tide.decide(state, told(2.0, 1_500), np.random.default_rng(0))
+    _, (request,) = tide.decide(state, told(2.0, 1_500, 1_000.0), np.random.default_rng(0))
     assert "after 1,000, backlog 1,500" in request.reason
 
 
@@ -428,5 +427,5 @@ def test_candidates_that_are_not_played_would_not_have_been_chosen(
 ) -> None:
     intervals = [[rate] * 10 for rate in np.exp(np.random.default_rng(1).normal(6, 1, 40)).tolist()]
     found = run(Tide(), intervals, 2, **options)
-    monkeypatch.setattr(tide, "AT_ONCE", 10**6)
+    monkeypatch.setattr(policy, "AT_ONCE", 10**6)
     assert found == run(Tide(), intervals, 2, **options)

@@ -10,7 +10,7 @@ import pytest
 
 from springtide.model.plan import Plan
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.scale import uneven
+from springtide.policy.scale.tide import uneven
 
 
 def seen(wait_ms: float | None, rate: float = 50.0, backlog: int = 0, batches: tuple[tuple[int, float], ...] = ()) -> Snapshot:

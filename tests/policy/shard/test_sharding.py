@@ -46,7 +46,7 @@ def test_what_is_balanced_enough_stays() -> None:
 
 
 def test_a_hot_shard_ends_up_by_itself() -> None:
-    """One of 100 beside nine of 1 on two tasks: δ cannot fall to 1.2, but the others leave the hot one's task."""
+    """Loads of 100 and nine times 1 on two tasks: δ cannot fall to 1.2, but the others leave the hot shard's task."""
     loads = np.array([100.0, *[1.0] * 9])
     owner = balanced(np.zeros(10, dtype=np.int64), loads, 2)
     assert (owner[1:] != owner[0]).all()
@@ -70,9 +70,9 @@ loads = some.lists(some.floats(0, 1e6, allow_subnormal=False), min_size=1, max_s
 @given(loads, some.integers(1, 9), some.integers(1, 9), some.randoms(use_true_random=False))
 def test_every_shard_has_a_task_and_it_never_gets_worse(shards: Any, before: int, width: int, chance: Any) -> None:
     owner = np.array([chance.randrange(before) for _ in shards])
-    kept = owner.copy()
+    unchanged = owner.copy()
     found = balanced(owner, shards, width)
-    assert (owner == kept).all(), "what was handed in is changed"
+    assert (owner == unchanged).all(), "the argument was changed"
     assert found.shape == owner.shape and found.min() >= 0 and found.max() < width
     if before <= width and shards.sum() > 0:
         floored = np.maximum(shards, 0.01 * shards.sum() / len(shards))

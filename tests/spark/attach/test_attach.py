@@ -62,7 +62,8 @@ from springtide.spark.attach.measure import fixed_s, latency, snapshot
 from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
 from springtide.spark.driver import clusters
-from springtide.spark.private import internals
+from springtide.spark.private import status
+from springtide.spark.private.status import Job
 
 T0 = 1_800_000_000.0
 
@@ -191,6 +192,19 @@ def test_a_snapshot_counts_from_start_to_start() -> None:
     assert found.backlog == operator.backlog == 0
     assert found.sources[0].arrivals == (150.0, 150.0, 200.0, 200.0, 200.0)
     assert operator.latency_ms == 1750.0  # jobs ran for 1.5 and for 2 s
+
+
+def test_what_a_source_left_unread_has_arrived_too() -> None:
+    # in [0, 2] 300 were read and 100 more were left, in [2, 5] 600 were read, 60 of them of those that were left
+    found = shot([batch(1, 0, 2, 99), batch(2, 2, 3, 300, unread=100), batch(3, 5, 4, 600, unread=40)])
+    (source,) = found.sources
+    assert (source.rows, source.backlog) == (900, 40)
+    assert source.arrivals == (200.0, 200.0, 180.0, 180.0, 180.0)
+    assert source.arrival_rate == 188.0  # 940/5
+    # of one batch it is unknown what it left: then what was read is known, and not what arrived
+    (source,) = shot([batch(1, 0, 2, 99), batch(2, 2, 3, 300, unread=None), batch(3, 5, 4, 600, unread=40)]).sources
+    assert source.arrivals == (150.0, 150.0, 200.0, 200.0, 200.0)
+    assert (source.arrival_rate, source.backlog) == (None, 40)
 
 
 def test_latency_is_the_wait_for_the_batch_and_the_batch() -> None:
@@ -549,7 +563,7 @@ class Told:
     """What Spark tells of a query: its status, and its progress and jobs as its status store knows them."""
 
     documents: list[dict[str, Any]] = field(default_factory=list)
-    known: dict[int, internals.Job] = field(default_factory=dict)
+    known: dict[int, Job] = field(default_factory=dict)
     status: dict[str, bool] = field(default_factory=lambda: {"isDataAvailable": False, "isTriggerActive": False})
     after_progress: Callable[[], None] = lambda: None
     name: str = "q"
@@ -563,7 +577,7 @@ class Told:
     def jobs(self) -> list[int]:
         return sorted(self.known)
 
-    def job(self, number: int) -> internals.Job | None:
+    def job(self, number: int) -> Job | None:
         return self.known.get(number)
 
     def stage(self, number: int) -> list[tuple[tuple[int, int], int, float]]:
@@ -573,12 +587,12 @@ class Told:
 def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[World, Told]:
     """A world whose query is read from what Spark tells; three batches of 1 s each were seen."""
     told = Told()
-    monkeypatch.setattr(internals, "QueryLook", lambda *_: told)
+    monkeypatch.setattr(status, "QueryLook", lambda *_: told)
     world = World()
     world.attachment._plans.query = SparkQuery(told, None)
     for number in range(COLD_BATCHES + 1):
         told.documents.append(document(number, number, 1000))
-        told.known[number] = internals.Job(T0 + number, T0 + number + 0.5, (number,))
+        told.known[number] = Job(T0 + number, T0 + number + 0.5, (number,))
         world.now = T0 + number + 1
         world.attachment.cycle()
     assert not world.policy.seen
@@ -592,7 +606,7 @@ def test_a_batch_that_is_held_back_is_no_idle_time(monkeypatch: pytest.MonkeyPat
     world.now = T0 + 9
     world.attachment.cycle()
     assert not world.policy.seen
-    told.known[3] = internals.Job(T0 + 8, T0 + 8.5, (3,))
+    told.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
     world.now = T0 + 10
     world.attachment.cycle()
     (found,) = world.policy.seen
@@ -609,7 +623,7 @@ def test_a_batch_that_ends_while_it_is_looked_for_is_no_idle_time(monkeypatch: p
     def ends() -> None:
         told.status = {"isDataAvailable": False, "isTriggerActive": False}
         told.documents.append(document(3, 8.0, 1000))
-        told.known[3] = internals.Job(T0 + 8, T0 + 8.5, (3,))
+        told.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
         told.after_progress = lambda: None
 
     told.after_progress = ends
@@ -1004,6 +1018,7 @@ print(world.attachment._decider._host.pid)
 """
 
 
+@pytest.mark.long
 def test_an_application_ends_though_its_policy_hangs(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", APPLICATION, str(tmp_path)]
@@ -1048,7 +1063,7 @@ def application(monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
     made = Application()
     made.settings["spark.springtide.interval"] = "1h"  # the attachments' threads only wait
     session = SimpleNamespace(sparkContext=made, conf=SimpleNamespace(getAll={}, get=lambda _, default: default))
-    monkeypatch.setattr(internals, "QuerySession", lambda _: session)
+    monkeypatch.setattr(status, "QuerySession", lambda _: session)
     monkeypatch.setattr(entry, "SparkQuery", lambda query, _: MadeUpQuery(query.name))
     monkeypatch.setattr(clusters, "cluster_of", lambda *_, warm: made.cluster)
     monkeypatch.setattr(entry, "hosted", lambda _, here: InThread(here))

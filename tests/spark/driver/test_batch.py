@@ -27,17 +27,20 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from springtide.spark.driver import batch as batches
-from springtide.spark.driver import supervisor as drivers
+from springtide.spark.driver import staged
 from springtide.spark.driver.batch import BatchRunner
 from springtide.spark.driver.begun import Begun, Note
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.pipeline import Outcome
+from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.sinks import Sinks
-from springtide.spark.private import internals
+from springtide.spark.driver.staged import Output
+from springtide.spark.private import jvm
+from springtide.spark.private.failures import cause_of
 from springtide.spark.private.logs import COMMIT
 from springtide.spark.shared.program import dead_letter_sink, staging_of
+from springtide.spark.shared.report import Report
 from springtide.spark.task import staging
-from springtide.spark.task.staging import Output
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Case:
         self.places, dead = staging_of(topology, private, self.checkpoint.identity)
         places = {name: place for name, place in {**self.places, "": dead}.items() if place is not None}
         self.sinks = Sinks(topology, dead_letter_sink(topology, private), places)
-        self.tasks: list[dict[str, Any]] = []
+        self.tasks: list[Report] = []
         pipeline: Any = SimpleNamespace(run=lambda *_: Outcome(list(self.tasks)))
         no_state: Any = {}
         self.control = control or Fixed()
@@ -99,11 +102,8 @@ class Case:
         assert place is not None
         at = staging.Place(self.checkpoint.epoch, batch, level=0, gate=0, task=len(self.tasks), attempt=0)
         (receipt,) = staging.write(place, sink, at, [pa.RecordBatch.from_pydict({"n": list(values)})]).receipts
-        self.tasks.append(
-            {"task": len(self.tasks), "receipts": [receipt], "stopped": None, "tallies": {}, "sinks": {sink: len(values)},
-             "dead": 0, "created": [], "variances": {}, "shed": 0, "state": []}
-        )  # fmt: skip
-        return self.sinks.located(batch, [receipt])[0]
+        self.tasks.append(Report(len(self.tasks), receipts=(receipt,), sinks={sink: len(values)}))
+        return self.sinks.located(batch, [vars(receipt)])[0]
 
     def begin(self, batch: int) -> None:
         """Spark logs the offsets of a batch."""
@@ -254,7 +254,7 @@ def test_what_was_committed_and_hidden_is_published_where_the_sink_is_now(
         case.run(0)
     assert read(tmp_path / "out") == []
     with pytest.raises(FileNotFoundError):  # rather than take it for published
-        staging.publish(replace(hidden, target=tmp_path / "elsewhere" / "file"))
+        staged.publish(replace(hidden, target=tmp_path / "elsewhere" / "file"))
     again = start(st.sink.files(tmp_path / now))
     again.sinks.prepare(NO_TABLES, again.checkpoint)
     if now == "moved":  # its staging folder is another one: the batch is computed again
@@ -329,10 +329,10 @@ def orphan(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]
 
 
 def test_a_jvm_that_is_forgotten_ends(orphan: subprocess.Popen[bytes]) -> None:
-    internals.forget_dead_jvm()
+    jvm.forget_dead_jvm()
     assert orphan.wait(timeout=60) == 0
     assert SparkContext._gateway is None
-    internals.forget_dead_jvm()  # there is none
+    jvm.forget_dead_jvm()  # there is none
 
 
 @pytest.mark.parametrize("after", ["close", "recover"])
@@ -341,19 +341,18 @@ def test_the_lock_of_a_jvm_whose_context_stopped_is_let_go_of(
 ) -> None:
     """Else the next JVM would wait for it for 30 s, and give up."""
     held: list[str] = []
-    monkeypatch.setattr(internals, "forget_dead_jvm", lambda: held.append("forgotten"))
-    monkeypatch.setattr(internals, "is_alive", lambda _: False)
-    monkeypatch.setattr(drivers, "BACKOFF_S", (0.0,))
+    monkeypatch.setattr(jvm, "forget_dead_jvm", lambda: held.append("forgotten"))
+    monkeypatch.setattr(jvm, "is_alive", lambda _: False)
     topology = numbers(st.sink.discard())
     checkpoint = Checkpoint(tmp_path)
     checkpoint.acquire(topology)
-    driver = drivers.Driver(topology, checkpoint, Fixed(), {}, SimpleNamespace, threading.Event())
+    driver = BatchPlane(topology, checkpoint, Fixed(), {}, SimpleNamespace, threading.Event())
     driver._session, driver._jvm_lock = SimpleNamespace(), SimpleNamespace(close=lambda: held.append("closed"))
     if after == "close":
         driver.close(stop_session=False)
         assert held == ["closed"]
     else:
-        driver._recover(RuntimeError("stopped"), 1)
+        driver._failure(RuntimeError("stopped"), progressed=False)
         assert held == ["closed", "forgotten"] and driver._session is None
     driver.close(stop_session=False)
     assert held.count("closed") == 1
@@ -395,7 +394,7 @@ Traceback (most recent call last):
     ],
 )  # fmt: skip
 def test_the_cause_of_a_failure_is_what_a_worker_raised_and_no_wrapper(text: str, cause: str) -> None:
-    assert drivers.cause_of(RuntimeError(text)) == cause
+    assert cause_of(RuntimeError(text)) == cause
 
 
 def test_an_age_is_counted_from_when_spark_fixed_what_a_batch_reads(start: Start, tmp_path: Path) -> None:
@@ -404,7 +403,7 @@ def test_an_age_is_counted_from_when_spark_fixed_what_a_batch_reads(start: Start
     case = start(st.sink.files(tmp_path / "out"), control=Fixed(Plan({}, 1, {}, shed_after_s=0.25)))
     for batch in (3, 4):
         case.stage(batch, 1)
-        case.tasks[-1]["shed"] = 5
+        case.tasks[-1] = replace(case.tasks[-1], shed=5)
         case.run(batch)
         manifest = case.checkpoint.manifest(batch)
         assert manifest is not None and manifest["plan"]["shed_before"] == round(batch / 1000 - 0.25, 6)

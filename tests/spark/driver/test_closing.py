@@ -281,7 +281,7 @@ def test_a_query_that_is_stopped_from_elsewhere_is_no_end(spark: Any, tmp_path: 
     def source() -> Any:
         return st.source.files(str(tmp_path / "in"), schema=Ride, format="parquet", max_files=1)
 
-    prepare = st_driver().Driver._start
+    prepare = st_driver().BatchPlane._start
 
     def start_and_stop(self: Any, ending: Any) -> Any:
         query = prepare(self, ending)
@@ -291,7 +291,7 @@ def test_a_query_that_is_stopped_from_elsewhere_is_no_end(spark: Any, tmp_path: 
         return query
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(st_driver().Driver, "_start", start_and_stop)
+        patched.setattr(st_driver().BatchPlane, "_start", start_and_stop)
         made = source().key_by("route").count(shards=4).to(st.sink.memory("counts")).named("stopped")
         result = go(spark, made, tmp_path)
     assert stopped and result.summary["rows_in"] == 400
@@ -299,9 +299,9 @@ def test_a_query_that_is_stopped_from_elsewhere_is_no_end(spark: Any, tmp_path: 
 
 
 def st_driver() -> Any:
-    from springtide.spark.driver import supervisor as driver
+    from springtide.spark.driver import plane
 
-    return driver
+    return plane
 
 
 @dataclass(frozen=True)

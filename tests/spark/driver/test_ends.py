@@ -18,11 +18,12 @@ from springtide.model.topology import Topology
 
 pytest.importorskip("pyspark")
 
+from springtide.control import supervisor
+from springtide.model.ending import Ended, Ending
 from springtide.spark.driver import closing
-from springtide.spark.driver import supervisor as drivers
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.closing import Closed, Open
-from springtide.spark.driver.ending import Ended, Ending
+from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.workers import Worker
 from springtide.spark.private.logs import COMMIT, Logs
 from springtide.spark.shared.progress import Place
@@ -91,7 +92,7 @@ class Runner:
     def retire(self) -> None: ...
 
 
-class Driver(drivers.Driver):
+class Driver(BatchPlane):
     """A driver whose queries are given to it."""
 
     def __init__(self, topology: Topology, folder: Path, queries: Callable[[], Query], runner: Any) -> None:
@@ -101,12 +102,12 @@ class Driver(drivers.Driver):
         control: Any = None
         super().__init__(topology, checkpoint, control, {}, SimpleNamespace, self.ending, clock=lambda: 1_000.0)
         self._session = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)))
-        self._started, self._queries, self._runner = 999.0, queries, runner
+        self._arrivals.started, self._queries, self._runner = 999.0, queries, runner
         self.starts = 0
 
     def _start(self, ending: Ending) -> Any:
         self.starts += 1
-        self._came = self._scheduled()
+        self._came = self._arrivals.came()
         return self._queries()
 
 
@@ -116,7 +117,7 @@ Drive = Callable[[Topology, Callable[[], Query], Runner], Driver]
 @pytest.fixture
 def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drive]:
     """Makes drivers, each with a checkpoint of its own."""
-    monkeypatch.setattr(drivers, "BACKOFF_S", (0.0,))
+    monkeypatch.setattr(supervisor, "BACKOFF_S", (0.0,))
     made: list[Driver] = []
 
     def make(topology: Topology, queries: Callable[[], Query], runner: Runner) -> Driver:
@@ -211,6 +212,94 @@ def test_a_run_that_is_stopped_while_its_end_fails_is_no_success(drive: Drive, m
         driver.run(Ending())
 
 
+@dataclass
+class Busy(Runner):
+    """A runner in the middle of batch 3. ``polls``: how often it is asked before the batch ends, or somebody gives it up."""
+
+    committed: dict[str, int] = field(default_factory=lambda: {"source": 50})
+    batches: int = 3
+    running: int | None = 3
+    polls: int = 20
+    given_up: bool = False
+    asked: Callable[[], None] = lambda: None
+    close: Callable[..., Any] = lambda *_: None
+
+    def is_idle(self, _: float) -> bool:
+        self.asked()
+        self.polls -= 1
+        return self.polls <= 0 or self.given_up
+
+
+STILL: Any = SimpleNamespace(look=lambda: None, still_s=3_600.0)
+"""Nothing has moved for an hour."""
+
+
+def impatient(driver: Driver) -> Driver:
+    """Batches that make no progress are given up at the first look, and none makes progress."""
+    driver._last_batch._stalls, driver._last_batch._patience_s = STILL, 0.0
+    return driver
+
+
+def test_a_slow_last_batch_is_given_up_only_once_somebody_waits_for_the_end(drive: Drive) -> None:
+    slow = impatient(drive(generated(limit=50), lambda: Query(looks=10**9), Busy()))
+    outcome = slow.run(Ending())
+    assert (outcome.ended, outcome.given_up) == (Ended.EXHAUSTED, None)
+    stopped = impatient(drive(generated(limit=50), lambda: Query(looks=10**9), runner := Busy()))
+    runner.asked = stopped.ending.set
+    outcome = stopped.run(Ending())
+    assert (outcome.ended, outcome.given_up) == (Ended.STOPPED, 3)
+
+
+def test_a_slow_closing_batch_is_given_up_only_once_somebody_waits_for_the_end(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = impatient(drive(generated(), Query, runner := Busy(given_up=True)))
+    context = SimpleNamespace(addJobTag=lambda _: None, setLocalProperty=lambda *_: None, cancelJobsWithTag=lambda _: None)
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
+    driver._frame, ends = frame, threading.Event()
+    monkeypatch.setattr(closing, "empty_like", lambda _: None)
+    runner.close = lambda *_: ends.wait(60.0)
+    threading.Timer(0.5, ends.set).start()
+    assert driver._run_without_records(4)
+    ends.clear()
+    threading.Timer(0.3, driver.ending.set).start()
+    assert not driver._run_without_records(5)
+    ends.set()
+
+
+@dataclass
+class Hung(Runner):
+    """A runner whose batch never ends; ``looks``: how often a driver may ask."""
+
+    looks: int = 20
+
+    def is_idle(self, _: float) -> bool:
+        self.looks -= 1
+        if self.looks < 0:
+            pytest.fail("the driver waits for a batch that hangs, though its run is over")
+        return False
+
+
+@pytest.mark.parametrize("ending", [Ending(duration_s=0.0), Ending()], ids=["duration", "stop"])
+def test_a_failed_query_whose_batch_hangs_ends_with_the_run(drive: Drive, ending: Ending) -> None:
+    """Its batch cannot commit any more: the epoch is a later one."""
+    queries = iter([Query(late="java.io.IOException: No space left"), Query(looks=10**9)])
+
+    def query() -> Query:
+        found = next(queries)
+        if found.late is None:
+            vars(driver)["_runner"] = Runner(failure=hung.failure)
+        elif ending.duration_s is None:
+            driver.ending.set()
+        return found
+
+    driver = impatient(drive(generated(), query, hung := Hung()))
+    epoch = driver._checkpoint.epoch
+    with pytest.raises(RunError, match=r"the run ended while its query was failing: .*No space left"):
+        driver.run(ending)
+    assert driver._checkpoint.epoch == epoch + 1
+
+
 @pytest.mark.parametrize(("error", "counted"), [("Python worker exited unexpectedly (crashed)", 1), ("Connection refused", 0)])
 def test_workers_that_die_with_their_jvm_say_nothing_of_the_record_they_were_at(
     drive: Drive, monkeypatch: pytest.MonkeyPatch, error: str, counted: int
@@ -220,8 +309,8 @@ def test_workers_that_die_with_their_jvm_say_nothing_of_the_record_they_were_at(
     noted: list[Worker] = []
     monkeypatch.setattr(driver._workers, "dead", lambda batch: [Worker("host", 1, batch, place, alive=False)])
     monkeypatch.setattr(driver._crashes, "note", lambda dead: noted.extend(dead))
-    monkeypatch.setattr(drivers, "BACKOFF_S", (0.0,))
-    driver._recover(RuntimeError(error), 1)
+    monkeypatch.setattr(supervisor, "BACKOFF_S", (0.0,))
+    driver._failure(RuntimeError(error), progressed=False)
     assert len(noted) == counted
 
 

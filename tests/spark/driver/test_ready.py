@@ -370,7 +370,7 @@ def runs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         half = go(spark, ready(HALF), folder, 2)
         for operator in held_in(folder / "checkpoint"):
             state("export", half.folder, operator, folder / f"{operator}.parquet")
-            state("import", "test_spark_ready:imported", operator, folder / f"{operator}.parquet",
+            state("import", f"{__name__}:imported", operator, folder / f"{operator}.parquet",
                   "--checkpoint", folder / "moved", "--accept-recount")  # fmt: skip
         whole = go(spark, ready(ALL), folder, 3)
         moved = go(spark, imported(), folder, 3, "moved")

@@ -17,11 +17,12 @@ import springtide as st
 from processors.state_machine import SECOND, Machine
 from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
+from springtide.spark.shared.report import Report
 from springtide.spark.state.book import KEPT_COMMITS, StateBook
 from springtide.spark.state.catalog import FEW, Catalog, File, Run
 from springtide.spark.state.compact import merge
 from springtide.spark.state.declared import kept_of
-from springtide.spark.state.stepping import Receipt
+from springtide.spark.state.receipt import StateReceipt
 from springtide.spark.state.store import place_of
 
 
@@ -58,8 +59,8 @@ def book_of(topology: st.Topology, folder: Path, manifest: Any = None, epoch: in
     return StateBook(topology, kept, epoch, manifest, merged)
 
 
-def task(state: Sequence[Any] = (), **times: int) -> dict[str, Any]:
-    return {"state": list(state), "times": times}
+def task(state: Sequence[StateReceipt] = (), **times: int) -> Report:
+    return Report(0, state=tuple(state), times=times)
 
 
 # Time
@@ -79,9 +80,9 @@ def test_the_watermark_is_the_latest_of_the_batches_before_less_the_delay(tmp_pa
 def test_a_unions_watermark_is_the_least_and_waits_for_all(tmp_path: Path) -> None:
     one, two = (source(name).watermark("at", "0s", name=f"mark-{name}") for name in ("a", "b"))
     book = book_of(one.union(two).key_by("key").stateful(Count).to(st.sink.discard()).named("t"), tmp_path)
-    book.committed(book.after(0, [{"state": [], "times": {"mark-a": 9 * SECOND}}]))
+    book.committed(book.after(0, [Report(0, times={"mark-a": 9 * SECOND})]))
     assert book.watermark("count") is None
-    book.committed(book.after(1, [{"state": [], "times": {"mark-b": 2 * SECOND}}]))
+    book.committed(book.after(1, [Report(0, times={"mark-b": 2 * SECOND})]))
     assert book.watermark("count") == 2 * SECOND
 
 
@@ -106,9 +107,8 @@ def test_behind_a_stateful_operator_time_is_a_batch_behind(tmp_path: Path) -> No
 # Files
 
 
-def receipt(task: int, shards: Sequence[int], name: str = "f", added: int = 1) -> dict[str, Any]:
-    file = {"name": name, "bytes": 10, "rows": 1}
-    return {**vars(Receipt("count", task)), "file": file, "shards": list(shards), "added": added}
+def receipt(task: int, shards: Sequence[int], name: str = "f", added: int = 1) -> StateReceipt:
+    return StateReceipt("count", task, File(name, 10, 1), list(shards), added)
 
 
 def test_two_tasks_that_changed_one_shard_are_found_out(tmp_path: Path) -> None:
@@ -292,9 +292,9 @@ def test_pieces_that_are_small_for_want_of_memory_are_told_once(tmp_path: Path, 
     book = book_of(plain(), tmp_path)
     plan = Plan({}, 1, {}, shards={"count": (0,) * 4})
     book.committed(book.after(0, [task([receipt(0, [1])])]))
-    assert book.reports(plan, [task([{**receipt(0, [1]), "groups": 3}])])["count"].pieces == 3
+    assert book.reports(plan, [task([replace(receipt(0, [1]), groups=3)])])["count"].pieces == 3
     assert not caplog.records  # of full size: state is larger than that, and memory may be larger still
     for _ in range(2):
-        book.reports(plan, [task([{**receipt(0, [1]), "groups": 5, "piece_bytes": 8_000_000}])])
+        book.reports(plan, [task([replace(receipt(0, [1]), groups=5, piece_bytes=8_000_000)])])
     (told,) = caplog.records
     assert "they work on 8 MB of it at once, in 5 pieces a batch" in told.message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import json
 import os
 import random
@@ -11,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,8 @@ from springtide.spark.state.compact import merge
 from springtide.spark.state.declared import declarations, kept_of
 from springtide.spark.state.exporting import exported
 from springtide.spark.state.reading import held_of, reading
-from springtide.spark.state.stepping import Receipt, Stepping, Version
+from springtide.spark.state.receipt import StateReceipt
+from springtide.spark.state.stepping import Stepping, Version
 from springtide.spark.state.store import Folder, Remote, check_writable, checked, place_of
 
 
@@ -57,22 +57,11 @@ class Elsewhere(Machine):
         parts = place_of(self.kept.folder).segments(names)
         return [row for part in parts for number in range(len(part.chunks)) for row in part.read(number).to_pylist()]
 
-    def batch_of(self, events: list[Event]) -> list[dict[str, Any]]:
+    def batch_of(self, events: list[Event]) -> list[StateReceipt]:
         """A batch of one task that is committed; its receipts."""
         receipts, _ = self.attempt(rows_of(events), spread(16, 1), 1)
         self.commit(receipts)
         return receipts
-
-
-@pytest.fixture
-def on_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Be on a node from now on; the folder of its pieces."""
-
-    def use(name: str) -> Path:
-        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "nodes" / name))
-        return node_folder()
-
-    return use
 
 
 @pytest.fixture
@@ -86,10 +75,10 @@ def pieces(node: Path) -> dict[str, Path]:
     return {path.name: path for path in node.glob("*/*.state/*")}
 
 
-def traffic(receipts: list[dict[str, Any]]) -> tuple[int, int, int]:
+def traffic(receipts: list[StateReceipt]) -> tuple[int, int, int]:
     total = Traffic()
     for receipt in receipts:
-        total.add(receipt)
+        total.add(vars(receipt))
     return total.cache_hits, total.cache_misses, total.fetched_bytes
 
 
@@ -374,7 +363,7 @@ def test_the_book_removes_sweeps_and_mends_there(tmp_path: Path, on_node: Callab
     names = machine.files
     assert path.name not in names
     receipts, _ = machine.attempt([{"key": key, "at": datetime.datetime.now(datetime.UTC)} for key in range(5)], None, 1)
-    assert receipts[0]["added"] == 0  # all five keys are known
+    assert receipts[0].added == 0  # all five keys are known
     again.close()
 
 
@@ -388,7 +377,7 @@ def test_reports_tell_what_was_moved_also_by_merges(tmp_path: Path, on_node: Cal
     manifest = run_batches(book, machine, 1)  # has a merge of all files begun, and waits for it
     files = [file for run in manifest["state"]["count"]["runs"] for file in run[2]]
     assert book._merging and len(files) == FEW
-    told = vars(Receipt("count", 0, cache_hits=1, cache_misses=10, fetched_bytes=1_000))
+    told = StateReceipt("count", 0, cache_hits=1, cache_misses=10, fetched_bytes=1_000)
     book.committed(book.after(FEW, [task([told])]))
     second, third = (book.reports(Plan({}, 1, {}, shards={"count": (0,) * 4}), [task([told])])["count"] for _ in range(2))
     # the batch on "b" has fetched the files, which are small; the merge found them, and its own: an index and a chunk of each
@@ -535,25 +524,6 @@ def test_state_is_imported_shown_and_exported_there(tmp_path: Path, on_node: Cal
 
 
 # On Spark, with S3
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The files of an S3 server of our own; its address and keys are in the environment."""
-    server = importlib.import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    from pyarrow.fs import FileSystem
-
-    files, _ = FileSystem.from_uri("s3://bucket?allow_bucket_creation=true")
-    files.create_dir("bucket")
-    yield files
-    server.stop()
 
 
 @pytest.mark.spark

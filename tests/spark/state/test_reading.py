@@ -123,17 +123,18 @@ def topology(
 class Case:
     """A checkpoint, and a machine whose batches are committed to it."""
 
-    def __init__(self, root: Path, made: Topology) -> None:
+    def __init__(self, root: Path, made: Topology, location: str | None = None) -> None:
+        """``location``: the URI where its state lies."""
         self.root, self.topology = root, made
         self.committed: int | None = 5_000  # records; None: as an old manifest, which does not say
         self.checkpoint = Checkpoint(root)
         self.checkpoint.acquire(made)
         self.checkpoint.next_epoch()
-        secret = self.checkpoint.keep_state(declarations(made))
+        secret = self.checkpoint.keep_state(declarations(made), location)
         self.checkpoint.release()
         (operator,) = made.stateful
         self.name = operator.name
-        self.machine = Machine(kept_of(made, operator, str(self.checkpoint.state_folder()), secret))
+        self.machine = Machine(kept_of(made, operator, self.checkpoint.state_root(), secret))
         seed = self.checkpoint.recall(SEED)
         if seed is not None:
             self.machine.catalog = Catalog.from_json(seed[self.name])

@@ -6,10 +6,11 @@ import json
 import logging
 import shutil
 import stat
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -20,10 +21,13 @@ from springtide.cli.main import cli
 from springtide.errors import CheckpointError
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.documents import SEED
+from springtide.spark.state import piles
+from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.declared import kept_in
 from springtide.spark.state.reading import held_in, reading
 from springtide.spark.state.rehash import rehash
+from springtide.spark.state.store import place_of
 
 RECORDED = old.visits(0, 100)
 
@@ -120,7 +124,54 @@ def test_a_crash_while_state_is_rewritten_leaves_it_as_it_was(folder: Path, monk
             start(folder)
     assert hashings(Checkpoint(folder / "checkpoint")) == {""}
     assert all_counts(folder / "checkpoint") == expected(RECORDED)
+    checkpoint, topology = start(folder), old.topology(folder)
+    assert all_counts(folder / "checkpoint") == expected(RECORDED)
+    state = checkpoint.own / "state"
+    needed = {name: Catalog.from_json(one).names for name, one in checkpoint.catalogs().items()}
+    assert all(len(sizes(state)[name]) == 4 for name in needed), "two batches', what the crash left, and what counts"
+    StateBook(topology, kept_in(checkpoint, topology), 9, checkpoint.last_manifest(), merge_nothing).close()
+    assert {name: set(files) for name, files in sizes(state).items()} == needed
+
+
+def merge_nothing(*_: object) -> NoReturn:
+    raise NotImplementedError
+
+
+class Killed(BaseException):
+    """The process dies here: nothing is cleaned up."""
+
+
+class Left(tempfile.TemporaryDirectory[str]):
+    """A temporary folder that a killed process leaves behind."""
+
+    def __exit__(self, *_: object) -> None:
+        self._finalizer.detach()  # type: ignore[attr-defined]
+
+
+def sizes(state: Path) -> dict[str, dict[str, int]]:
+    """By operator, the files that count as its state."""
+    return {operator.name: place_of(str(operator)).sizes() for operator in state.iterdir()}
+
+
+def test_what_a_killed_rewrite_leaves_is_not_counted_and_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be as large as the state, and each start that is killed would leave as much."""
+    state = folder / "checkpoint" / "springtide" / "state"
+    before = sizes(state)
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "TemporaryDirectory", Left)
+            patch.setattr(piles, "written", die)
+            with pytest.raises(Killed):
+                start(folder)
+        (left,) = (path for path in state.glob("*/*") if path.is_dir())
+        assert sum(path.stat().st_size for path in left.iterdir()) > 1_000, "rows were being sorted"
+        assert sizes(state) == before
     start(folder)
+    assert not [path for path in state.glob("*/*") if path.is_dir()]
     assert all_counts(folder / "checkpoint") == expected(RECORDED)
 
 

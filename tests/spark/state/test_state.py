@@ -174,7 +174,7 @@ def test_what_fails_in_a_worker_is_named_when_the_run_is_given_up(
         more = st.value(int)
 
     go(spark, totals(600), tmp_path, batches=3)
-    monkeypatch.setattr("springtide.spark.driver.supervisor.GIVE_UP_AFTER", 0)
+    monkeypatch.setattr("springtide.control.supervisor.GIVE_UP_AFTER", 0)
     made = rides(600).key_by("route").stateful(More, shards=16, name="totals", migrate=lambda old: {**old, "more": old["x"]})
     with pytest.raises(RunError, match=r"the last time with .*operator 'totals': migrate failed on .*fares: KeyError: 'x'"):
         go(spark, made.to(st.sink.memory("out")).named("totals"), tmp_path)

@@ -29,8 +29,9 @@ from springtide.model.generated import Draw, draws
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate, constant
 from springtide.model.schema import schema_of
+from springtide.spark.driver.arrivals import SourceActuator
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.supervisor import SourceActuator
+from springtide.spark.driver.generated import data_source, stream
 from springtide.spark.shared.program import CREATED
 from springtide.spark.task.generate import (
     BATCH_ROWS,
@@ -41,9 +42,7 @@ from springtide.spark.task.generate import (
     Records,
     Schedule,
     Start,
-    data_source,
     scheduled,
-    stream,
 )
 
 T0 = 1_700_000_000.25
@@ -486,7 +485,7 @@ if __name__ == "__main__":
     from springtide.model.endpoints import GenerateSource
     from springtide.model.rate import constant
     from springtide.model.schema import schema_of
-    from springtide.spark.task.generate import stream
+    from springtide.spark.driver.generated import stream
 
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()

@@ -22,9 +22,11 @@ from springtide.policy.group.tide import Tide
 from springtide.spark.shared import blocks, costs
 from springtide.spark.shared.blocks import BlockKind
 from springtide.spark.shared.program import Staging, compile_topology
+from springtide.spark.shared.report import Report
 from springtide.spark.shared.shipping import Shipment
-from springtide.spark.task import staging, worker
-from springtide.spark.task.worker import Stage, StagePlan
+from springtide.spark.shared.stage_plan import StagePlan
+from springtide.spark.task import context, staging
+from springtide.spark.task.stage import Stage
 
 SLOW = {3: 0.02, 5: 0.04}
 
@@ -98,7 +100,7 @@ def checked(one: Checked) -> Item:
 
 def measured(
     stream: st.Stream, keys: list[int], key: tuple[str, ...] | None = ("key",), seed: int = 0
-) -> tuple[TaskCosts | None, Any]:  # fmt: skip
+) -> tuple[TaskCosts | None, Report]:  # fmt: skip
     """Run a stage of one task on records with these keys; what it tells of their costs, and its report."""
     topology: Topology = stream.to(st.sink.discard(), name="sink").named("line")
     program = compile_topology(topology, {"work": Tide()}, {"sink": None}, Staging("nowhere", "json"), seed=seed)
@@ -108,12 +110,12 @@ def measured(
     routes = {head.number: Route(key)}
     plan = StagePlan(1, {head.number: (0, 4)}, 1, 1, cast(Shipment, Here(routes)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "task_context", lambda: (0, 1))
+        patch.setattr(context, "task_context", lambda: (0, 1))
         patch.setattr(staging, "write", lambda *_: staging.Written(()))
         sent = list(Stage(cast(Shipment, Here(program)), plan)(2, [header.block(batch.serialize().to_pybytes())]))[1::2]
     told = {blocks.parse(block).kind: bytes(blocks.payload(block)) for block in sent}
     found = costs.unpack(told[BlockKind.COSTS]) if BlockKind.COSTS in told else None
-    return found, worker.unpacked(told[BlockKind.REPORT])
+    return found, Report.decoded(told[BlockKind.REPORT])
 
 
 def source() -> st.Stream:
@@ -184,13 +186,14 @@ def test_costs_add_up_to_the_time_that_passed() -> None:
     found, report = measured(head(source(), slow), list(range(10)) * 50)
     passed = time.perf_counter() - begin
     assert found is not None
-    assert report["tallies"]["work"]["busy_s"] <= found.total_s + 0.005 <= passed + 0.005
+    (busy_s,) = (one.busy_s for one in report.operators if one.operator == "work")
+    assert busy_s is not None and busy_s <= found.total_s + 0.005 <= passed + 0.005
 
 
 def test_while_the_key_is_searched_for_every_column_is_looked_at() -> None:
     found, report = measured(head(source(), slow), [1, 3, 1, 3, 2, 2], key=None)
     assert found is None
-    records, parts, values, within, total = report["variances"]["work"]["key"]
+    records, parts, values, within, total = report.variances["work"]["key"]
     assert (records, parts, values) == (6, 1, 3)
     assert within < 0.1 * total
 
@@ -198,7 +201,7 @@ def test_while_the_key_is_searched_for_every_column_is_looked_at() -> None:
 def test_where_no_column_drives_the_cost_nothing_is_measured() -> None:
     found, report = measured(head(source(), slow), [1, 2], key=())
     assert found is None
-    assert not report["variances"]
+    assert not report.variances
 
 
 def test_costs_travel_as_they_are() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from springtide.model.request import Proposal
 from springtide.model.snapshot import NodeSnapshot, Snapshot
-from springtide.policy.place import Neighbourhood, Place
+from springtide.policy.place import Neighbourhood, NodeReport
 from springtide.policy.place.overload import overload
 from springtide.policy.place.relief import relief
 
@@ -32,13 +32,13 @@ class NodeManager:
 
     above: float
 
-    def tell(self, node: NodeSnapshot, hosted: Hosted) -> Place:
+    def tell(self, node: NodeSnapshot, hosted: Hosted) -> NodeReport:
         """A node has room for as many replicas as it has cores, as in the paper's cluster: 8 cores, 8 replicas."""
         used = node.used / node.cores if node.used is not None and node.cores > 0 else None
-        return Place(node.name, max(0, int(node.cores) - len(hosted)), used, node.executors, node.memory)
+        return NodeReport(node.name, max(0, int(node.cores) - len(hosted)), used, node.executors, node.memory)
 
     def propose(
-        self, here: Place, hosted: Hosted, around: Neighbourhood, rng: np.random.Generator
+        self, here: NodeReport, hosted: Hosted, around: Neighbourhood, rng: np.random.Generator
     ) -> Proposal | None:  # fmt: skip
         """A migration, if the node is overloaded and a neighbour is not."""
         if here.executors:
@@ -52,7 +52,7 @@ class NodeManager:
         )
         return Proposal(f"node {here.node}", action, score, reason)
 
-    def _relieved(self, here: Place, around: Neighbourhood) -> Proposal | None:
+    def _relieved(self, here: NodeReport, around: Neighbourhood) -> Proposal | None:
         found = relief(here, around, self.above)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""How much a micro-batch reads: the rules for batch sizes."""
+"""The rules for the size of a micro-batch."""
 
 from springtide.policy.batch.read_limit import ReadLimit, floor_s
 

@@ -1,4 +1,4 @@
-"""How a series goes on: the forecasters that scaling policies look ahead with."""
+"""The forecasters, with which scaling policies look ahead."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 State = Mapping[str, Any]
-"""What a forecaster remembers of a series: whatever JSON can carry."""
+"""What a forecaster has learned of a series; any JSON."""
 
 
 class Forecaster(Protocol):
-    """Follows one series of numbers, a value per interval. Frozen; what it remembers is in the state, which the caller keeps.
+    """Forecasts a series of numbers, a value per interval. It is frozen: all that it learns is in the state, which the caller
+    stores.
 
-    All three are pure functions of their arguments. A value is finite and not negative, and so is a forecast.
+    All three methods are pure functions of their arguments. Values and forecasts are finite and not negative.
     """
 
     name: ClassVar[str]
@@ -22,9 +23,9 @@ class Forecaster(Protocol):
         ...
 
     def update(self, state: State, value: float) -> State:
-        """The state after one more value; the state that came in is not changed."""
+        """The state after another value; the given state is not changed."""
         ...
 
     def ahead(self, state: State, steps: int = 1) -> float | None:
-        """The value so many intervals after the last one; None before the first."""
+        """The forecast of the value ``steps`` intervals after the last; None before the first value."""
         ...

@@ -15,11 +15,11 @@ _R2 = itemgetter(regression.Curve._fields.index("r2"))
 
 @dataclass(frozen=True)
 class BestFit:
-    """Of the line, the logarithm and the exponential through the last ``window`` values, the one with the largest R².
+    """The curve with the largest R² among a line, a logarithm and an exponential through the last ``window`` values.
 
-    AUTOSCALE+ (DABS-Storm, section 4.1) fits all three to the last iteration of the window and sums the best over the next one
-    (equation 3): ``ahead`` for 1, 2, … steps. R² is compared in the units of the series; of equals the first of the three
-    is taken, so a constant series is linear. Before three values are known, the last one.
+    AUTOSCALE+ (DABS-Storm, section 4.1) fits all three to the last window and sums the best curve over the next window
+    (equation 3): ``ahead`` for 1, 2, … steps. R² is compared in the units of the series; if two are equal, the first of the
+    three wins, so a constant series is linear. Until three values are known, the forecast is the last value.
 
     >>> best = BestFit()
     >>> state = best.initial()
@@ -35,7 +35,7 @@ class BestFit:
     summary: ClassVar[str] = "the best of line, logarithm and exponential through the last values"
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the curves go through (DABS-Storm: 60 s of 10 s each)")
-    cap: float = parameter(3.0, "times", 1, 1_000, "an exponential is at most so many times the largest value in the window")
+    cap: float = parameter(3.0, "times", 1, 1_000, "an exponential is at most this many times the largest value in the window")
     linear_log: bool = parameter(False, help="leave the exponential out, as the authors' code does")
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class BestFit:
         return regression.update(state, value, self.window, self._fit)
 
     def update_all(self, states: Sequence[State], values: Sequence[float]) -> list[State]:
-        """``update`` of many series, each with its value."""
+        """``update`` for many series, each with its value."""
         return many.update(self, states, values, self.window, self._fit_all)
 
     def ahead(self, state: State, steps: int = 1) -> float | None:
@@ -68,4 +68,4 @@ class BestFit:
         shapes = [many.linear(windows, spread), many.logarithmic(windows, spread)]
         if not self.linear_log:
             shapes.append(many.exponential(windows, spread, self.cap))
-        return [max(curves, key=_R2) for curves in zip(*shapes, strict=True)]  # the first of equals
+        return [max(curves, key=_R2) for curves in zip(*shapes, strict=True)]  # the first, if several are equal

@@ -1,4 +1,4 @@
-"""An exponential through the last values: for series that multiply."""
+"""An exponential through the last values, for series that grow by factors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from springtide.policy.registry import parameter, validate
 class Exponential:
     """The curve e^(a·t + b) through the last ``window`` values, t counted from 1, capped.
 
-    The line a·t + b goes through the logarithms by least squares, so a window with a 0 in it has no such curve: then, and
-    before three values are known, the last value. Why a cap: through 10, 10, 10, 10, 10, 200 it would be at 74 one step ahead,
-    and at 626 six steps ahead.
+    The line a·t + b is fitted to the logarithms by least squares, so there is no curve for a window with a 0: then, and until
+    three values are known, the forecast is the last value. Without the cap, the curve through 10, 10, 10, 10, 10, 200 would
+    forecast 74 for the next step, and 626 for the sixth.
 
     >>> exponential = Exponential()
     >>> state = exponential.initial()
@@ -32,7 +32,7 @@ class Exponential:
     summary: ClassVar[str] = "an exponential through the last values, capped"
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the curve goes through (DABS-Storm: 60 s of 10 s each)")
-    cap: float = parameter(3.0, "times", 1, 1_000, "a forecast is at most so many times the largest value in the window")
+    cap: float = parameter(3.0, "times", 1, 1_000, "a forecast is at most this many times the largest value in the window")
 
     def __post_init__(self) -> None:
         validate(self)

@@ -1,4 +1,4 @@
-"""Holt's smoothing: a level, and a trend that fades."""
+"""Holt's exponential smoothing: a level, and a damped trend."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Holt:
-    """Double exponential smoothing with a trend that fades: level + (φ + φ² + … + φ^steps)·trend, not below 0.
+    """Double exponential smoothing with a damped trend: level + (φ + φ² + … + φ^steps)·trend, not below 0.
 
-    Holt (1957); the fading trend is by Gardner and McKenzie (1985), because one that goes on for ever is mostly too large far
-    ahead. After each value y, with the shares α of the level and β of the trend:
+    Holt (1957); the damping is by Gardner and McKenzie (1985), because an undamped trend is mostly too large far ahead. After
+    each value y, with the shares α of the level and β of the trend:
 
         level' = α·y + (1 − α)·(level + φ·trend)
         trend' = β·(level' − level) + (1 − β)·φ·trend
@@ -31,11 +31,11 @@ class Holt:
     kind: ClassVar[str] = "forecast"
     name: ClassVar[str] = "holt"
     source: ClassVar[str] = "Holt (1957); Gardner and McKenzie (1985)"
-    summary: ClassVar[str] = "a smoothed level and a trend that fades"
+    summary: ClassVar[str] = "a smoothed level and a damped trend"
 
     alpha: float = parameter(0.7, minimum=0.001, maximum=1, help="share of a new value in the level")
     beta: float = parameter(0.2, minimum=0, maximum=1, help="share of a new change in the trend")
-    damping: float = parameter(0.95, minimum=0, maximum=1, help="what is left of the trend an interval later; 1 keeps all")
+    damping: float = parameter(0.95, minimum=0, maximum=1, help="the share of the trend that remains an interval later, φ")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -58,7 +58,7 @@ class Holt:
         return max(0.0, self.extended(state, steps))
 
     def extended(self, state: State, steps: int) -> float:
-        """Level and trend carried on, below 0 too: what a season is added to."""
+        """The forecast before a season is added; it may be below 0."""
         rest = self.damping
         total: float = rest * (1 - rest**steps) / (1 - rest) if rest < 1 else steps
         extended: float = state["level"] + total * state["trend"]

@@ -23,9 +23,9 @@ class HoltWinters:
         level, trend: as Holt's, of y − s
         s' = γ·(y − level') + (1 − γ)·s
 
-    How long a season is shows in the last ``history`` values, by their autocorrelation (``season.py``): looked for
-    whenever a sixteenth of the history is new. Another length than before starts the season anew, from the values in the
-    history. Without a significant season the forecast is Holt's. Additive, because rates can be 0.
+    The length of the season comes from the autocorrelation of the last ``history`` values (``season.py``), which is computed
+    whenever a sixteenth of the history is new. When the length changes, the season is computed again from the history. Without
+    a significant season the forecast is Holt's. The season is additive because rates can be 0.
 
     >>> import math
     >>> model = HoltWinters()
@@ -39,14 +39,14 @@ class HoltWinters:
     kind: ClassVar[str] = "forecast"
     name: ClassVar[str] = "holt-winters"
     source: ClassVar[str] = "Winters (1960); the season by autocorrelation"
-    summary: ClassVar[str] = "a level, a trend and a season that it finds by itself"
+    summary: ClassVar[str] = "a level, a trend, and a season of a length that it finds by itself"
 
     alpha: float = parameter(0.7, minimum=0.001, maximum=1, help="share of a new value in the level")
     beta: float = parameter(0.2, minimum=0, maximum=1, help="share of a new change in the trend")
     gamma: float = parameter(0.2, minimum=0, maximum=1, help="share of a new value in the season")
-    damping: float = parameter(0.95, minimum=0, maximum=1, help="what is left of the trend an interval later; 1 keeps all")
+    damping: float = parameter(0.95, minimum=0, maximum=1, help="the share of the trend that remains an interval later, φ")
     history: int = parameter(
-        1024, "values", 16, 20_000, "how many values are kept to find a season in; it has at most half as many"
+        1024, "values", 16, 20_000, "how many values are searched for a season; a season has at most half as many"
     )
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class HoltWinters:
         return {"history": [], "unsearched": 0, "season": [], "holt": self._holt.initial()}
 
     def update(self, state: State, value: float) -> State:
-        """``season``: what it adds to the next value, the one after that, and so on."""
+        """``season``: its additions to the next values, in their order."""
         history = slid(state["history"], value, self.history)
         unsearched = state["unsearched"] + 1
         if unsearched >= max(8, len(history) // 16):
@@ -93,14 +93,14 @@ class HoltWinters:
 
 
 def _mean_season(values: Sequence[float], length: int) -> list[float]:
-    """By how much each time of the season is above the trend, on average over all whole seasons up to the end."""
+    """The mean height of each time of the season above the trend, over all complete seasons up to the end."""
     if not length:
         return []
     seasons = [values[end - length : end] for end in range(len(values), length - 1, -length)]
-    means = [sum(one) / length for one in seasons]
+    means = [sum(season) / length for season in seasons]
     slope = (means[0] - means[-1]) / ((len(seasons) - 1) * length)
     middle = (length - 1) / 2
     return [
-        sum(one[i] - mean for one, mean in zip(seasons, means, strict=True)) / len(seasons) - slope * (i - middle)
+        sum(season[i] - mean for season, mean in zip(seasons, means, strict=True)) / len(seasons) - slope * (i - middle)
         for i in range(length)
     ]

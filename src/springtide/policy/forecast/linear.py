@@ -14,7 +14,7 @@ from springtide.policy.registry import parameter, validate
 class Linear:
     """The line a·t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
 
-    Before three values are known, the last one.
+    Until three values are known, the forecast is the last value.
 
     >>> linear = Linear()
     >>> state = linear.initial()
@@ -41,7 +41,7 @@ class Linear:
         return regression.update(state, value, self.window, regression.linear)
 
     def update_all(self, states: Sequence[State], values: Sequence[float]) -> list[State]:
-        """``update`` of many series, each with its value."""
+        """``update`` for many series, each with its value."""
         return many.update(self, states, values, self.window, many.linear)
 
     def ahead(self, state: State, steps: int = 1) -> float | None:

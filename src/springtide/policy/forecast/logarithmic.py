@@ -13,7 +13,7 @@ from springtide.policy.registry import parameter, validate
 class Logarithmic:
     """The curve a·ln t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
 
-    Before three values are known, the last one.
+    Until three values are known, the forecast is the last value.
 
     >>> import math
     >>> logarithmic = Logarithmic()

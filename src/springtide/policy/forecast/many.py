@@ -1,9 +1,9 @@
-"""The curves of ``regression`` through many series at once: a graph may have a thousand operators, each with its forecast.
+"""The curves of ``regression`` for many series at once: a graph may have a thousand operators, each with its forecast.
 
-To take a step of the arithmetic for all series, and then the next, is several times quicker than to take them one by one.
-Formulas and numbers are those of ``regression``: added up in the same order, with Python's logarithms and powers, as numpy's
-own differ from them, and from machine to machine, in the last digit. (From Python 3.12 on ``sum`` rounds less than numpy does;
-there the two may differ in the last digit after all.)
+Vectorised arithmetic over all series is several times faster than series by series. Formulas and results are those of
+``regression``: sums are in the same order, and logarithms and powers are Python's, because numpy's differ from them in the
+last digit, and differ between machines. (From Python 3.12 on, ``sum`` rounds less than numpy does; there the last digit may
+differ after all.)
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.policy.forecast import Forecaster, State
-from springtide.policy.forecast.regression import FEWEST, LARGEST_EXPONENT, NARROWEST, Curve, axis, next_window, times
+from springtide.policy.forecast.regression import LARGEST_EXPONENT, MIN_SPREAD, MIN_VALUES, Curve, axis, next_window, times
 from springtide.policy.forecast.window import slid
 
-FEW = 8
-"""Fewer series are quicker one by one. Of a single one numpy would also add up in another order."""
+MIN_VECTORISED = 8
+"""Fewer series are faster one by one. For a single series numpy would also add in another order."""
 
 Array = npt.NDArray[np.float64]
-"""A column for each series; where it has rows, one for each time."""
+"""A column for each series, and, if it is a matrix, a row for each time."""
 Row = tuple[str, float, float, float, float | None]
-"""What a Curve has; without its name, as it takes longer to make one than to fit it."""
+"""The fields of a Curve as a plain tuple, because making a Curve takes longer than fitting it."""
 Fit = Callable[[Array, Array], Sequence[Row]]
-"""The curves through windows that are equally long, given also their Σ(y − ȳ)²."""
+"""Fits curves to windows of equal length, given also their Σ(y − ȳ)²."""
 
 
 def update(forecaster: Forecaster, states: Sequence[State], values: Sequence[float], size: int, fit: Fit) -> list[State]:
-    """The states after one more value each: what the forecaster would make of them one by one."""
+    """The states of several series after another value each, equal to ``forecaster.update`` series by series."""
     after: list[State] = [{}] * len(states)
-    for alike in _alike([len(state["window"]) for state in states]):
-        if len(alike) < FEW or len(states[alike[0]]["window"]) + 1 < FEWEST:
-            found = [forecaster.update(states[i], values[i]) for i in alike]
+    for alike in _groups([len(state["window"]) for state in states]):
+        if len(alike) < MIN_VECTORISED or len(states[alike[0]]["window"]) + 1 < MIN_VALUES:
+            updated = [forecaster.update(states[i], values[i]) for i in alike]
         else:
-            found = _updated([slid(states[i]["window"], values[i], size) for i in alike], fit)
-        for i, state in zip(alike, found, strict=True):
+            updated = _updated([slid(states[i]["window"], values[i], size) for i in alike], fit)
+        for i, state in zip(alike, updated, strict=True):
             after[i] = state
     return after
 
 
 def next_windows(states: Sequence[State], size: int) -> list[float]:
-    """``next_window`` of each."""
+    """``next_window`` of each state."""
     sums = [0.0] * len(states)
-    for alike in _alike([(len(state["window"]), state["curve"][0]) for state in states]):
-        some = [states[i] for i in alike]
-        if len(some) < FEW:
-            found = [next_window(state, size) for state in some]
+    for alike in _groups([(len(state["window"]), state["curve"][0]) for state in states]):
+        group = [states[i] for i in alike]
+        if len(group) < MIN_VECTORISED:
+            group_sums = [next_window(state, size) for state in group]
         else:
-            shapes, a, b, _, limits = zip(*[state["curve"] for state in some], strict=True)
-            last = len(some[0]["window"])
-            found = _added(_at(shapes[0], np.array(a), np.array(b), limits, last + 1, last + size)).tolist()
-        for i, each in zip(alike, found, strict=True):
-            sums[i] = each
+            shapes, a, b, _, limits = zip(*[state["curve"] for state in group], strict=True)
+            last = len(group[0]["window"])
+            group_sums = _added(_at(shapes[0], np.array(a), np.array(b), limits, last + 1, last + size)).tolist()
+        for i, total in zip(alike, group_sums, strict=True):
+            sums[i] = total
     return sums
 
 
@@ -71,7 +71,7 @@ def logarithmic(y: Array, spread: Array) -> list[Row]:
 
 
 def exponential(y: Array, spread: Array, cap: float) -> list[Row]:
-    """The curves e^(a·t + b), at most ``cap`` times the largest value; with a 0 in it, a window's R² is −∞."""
+    """The curves e^(a·t + b), at most ``cap`` times the largest value; the R² of a window with a 0 is −∞."""
     positive = y.min(axis=0) > 0.0
     a, b = _slope("linear", _each(math.log, np.where(positive, y, 1.0)))
     limits = cap * y.max(axis=0)
@@ -81,15 +81,15 @@ def exponential(y: Array, spread: Array, cap: float) -> list[Row]:
 
 
 def _updated(windows: Sequence[list[float]], fit: Fit) -> list[State]:
-    """Of windows that are equally long, and long enough for a curve. Level ones are fitted with the others, and replaced."""
+    """The states for windows of equal length. Constant windows are fitted with the others, and then get a level line."""
     y = np.array(windows).T.copy()
-    level = y.max(axis=0) - y.min(axis=0) < NARROWEST
+    level = y.max(axis=0) - y.min(axis=0) < MIN_SPREAD
     errors = y - _added(y) / len(y)
     curves = fit(y, np.where(level, 1.0, _added(_each(pow, errors, repeat(2)))))
-    found = [list(curve) for curve in curves]
+    fitted = [list(curve) for curve in curves]
     for i in np.flatnonzero(level).tolist():
-        found[i] = list(Curve("linear", 0.0, windows[i][-1], 1.0))
-    return [{"window": window, "curve": curve} for window, curve in zip(windows, found, strict=True)]
+        fitted[i] = list(Curve("linear", 0.0, windows[i][-1], 1.0))
+    return [{"window": window, "curve": curve} for window, curve in zip(windows, fitted, strict=True)]
 
 
 def _line(shape: str, y: Array, spread: Array) -> list[Row]:
@@ -106,7 +106,7 @@ def _slope(shape: str, y: Array) -> tuple[Array, Array]:
 
 
 def _at(shape: str, a: Array, b: Array, limits: Any, first: int, last: int) -> Array:
-    """The curves from one time to another, both included."""
+    """The curves' values from the first to the last time, both included."""
     line = a * np.array(axis(shape, first, last))[:, None] + b
     if shape == "exponential":
         values: Array = np.minimum(limits, _each(math.exp, np.minimum(line, LARGEST_EXPONENT)))
@@ -116,19 +116,19 @@ def _at(shape: str, a: Array, b: Array, limits: Any, first: int, last: int) -> A
 
 
 def _added(y: Array) -> Array:
-    """The sum over the times, from the first to the last."""
+    """The sums over the times, added from the first to the last."""
     total: Array = y.sum(axis=0, initial=0.0)
     return total
 
 
 def _each(function: Callable[..., float], y: Array, *others: Iterable[Any]) -> Array:
-    """A function of one number after the other."""
+    """Apply a function of Python's floats to each element."""
     return np.fromiter(map(function, y.ravel().tolist(), *others), np.float64, y.size).reshape(y.shape)
 
 
-def _alike(keys: Sequence[Any]) -> Iterator[list[int]]:
-    """Which series have the same key."""
-    found: dict[Any, list[int]] = {}
+def _groups(keys: Sequence[Any]) -> Iterator[list[int]]:
+    """The places of equal keys, grouped."""
+    groups: dict[Any, list[int]] = {}
     for i, key in enumerate(keys):
-        found.setdefault(key, []).append(i)
-    yield from found.values()
+        groups.setdefault(key, []).append(i)
+    yield from groups.values()

@@ -1,4 +1,4 @@
-"""What used to come after such a rate: EDF's estimate of how rates follow each other."""
+"""A Markov chain of rates: EDF's estimate of the transitions between bins of rates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Markov:
-    """The expected next rate, by the counts of which bin followed which: EDF, section 5.2.2.
+    """The expected next rate, by counts of the transitions between bins: EDF, section 5.2.2.
 
-    A rate λ is in bin j = ⌊λ/quantum⌋, at most ``bins`` − 1. Of what followed a rate of bin j, the share n_jj' / Σ_l n_jl was
-    in bin j': the estimate of P_jj'. Several steps ahead, P is applied as often. EDF needs no more than bins. A forecast is a
-    rate, and j'·quantum would be half a bin too low: it is the mean of the rates seen in the bin. A bin that nothing
-    has followed yet, as only the last rate's can be, is taken to stay: then the last rate.
+    A rate λ is in bin j = ⌊λ/quantum⌋, at most ``bins`` − 1. The estimate of P_jj' is n_jj' / Σ_l n_jl, the share of the
+    transitions from bin j that went to bin j'. For several steps ahead, P is applied as many times. EDF needs only bins. A
+    forecast needs a rate: the mean of the rates seen in the bin, because j'·quantum would be half a bin too low. If the last
+    rate's bin has no transition yet, the forecast is the last rate.
 
     >>> markov = Markov()
     >>> state = markov.initial()
@@ -31,10 +31,10 @@ class Markov:
     kind: ClassVar[str] = "forecast"
     name: ClassVar[str] = "markov"
     source: ClassVar[str] = "EDF (Cardellini et al., 2018), section 5.2.2"
-    summary: ClassVar[str] = "what followed a rate like this one, on average"
+    summary: ClassVar[str] = "the mean of the rates that followed rates like the present"
 
     quantum: float = parameter(50.0, "records/s", 1e-9, help="the width of a bin of rates, λ̄")
-    bins: int = parameter(200, "bins", 1, 2_000, "how many bins there are; the last one has all rates above it too")
+    bins: int = parameter(200, "bins", 1, 2_000, "the number of bins; the last bin includes all higher rates")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -43,7 +43,7 @@ class Markov:
         return {"last": None, "counts": {}, "seen": {}}
 
     def update(self, state: State, value: float) -> State:
-        """``counts``: n_jj' by j and j'. ``seen``: by bin, how many rates were in it, and their mean."""
+        """``counts``: n_jj' by j and j'. ``seen``: by bin, the number of rates in it and their mean."""
         value = min(float(value), LARGEST)
         here = self._bin(value)
         number, mean = state["seen"].get(here, (0, 0.0))
@@ -67,12 +67,12 @@ class Markov:
         return sum(chance * float(state["seen"][j][1]) for j, chance in chances.items())
 
     def _bin(self, value: float) -> str:
-        """The bin of a rate, as JSON can have it for a key."""
+        """The bin of a rate, as text, because it is a key in JSON."""
         return str(int(min(value / self.quantum, self.bins - 1)))
 
 
 def _followed(chances: Mapping[str, float], counts: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The chances of the bins one step later: all but the last value's bin have been followed by something."""
+    """The probabilities of the bins a step later. Every bin has a transition, except possibly that of the last value."""
     after: dict[str, float] = {}
     for j, chance in chances.items():
         row = counts[j]

@@ -12,7 +12,7 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class MovingAverage:
-    """The mean of the last ``window`` values, however far ahead: steady where the series is noisy, late where it moves.
+    """The mean of the last ``window`` values, however far ahead. It smooths noise, and lags behind changes.
 
     >>> average = MovingAverage(window=2)
     >>> state = average.initial()
@@ -27,7 +27,7 @@ class MovingAverage:
     source: ClassVar[str] = "Springtide"
     summary: ClassVar[str] = "the mean of the last values"
 
-    window: int = parameter(6, "values", 1, 1_000, "how many values the mean is of")
+    window: int = parameter(6, "values", 1, 1_000, "the number of values in the mean")
 
     def __post_init__(self) -> None:
         validate(self)

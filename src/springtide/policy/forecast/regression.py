@@ -1,8 +1,8 @@
 """Curves through a window of values, by least squares in closed form.
 
-AUTOSCALE+ (DABS-Storm, section 4.1) fits a line, a logarithm and an exponential to a window and takes the one that fits best.
-Time is counted from 1 in the window, so the value after n others has t = n + 1. How well a curve f fits is
-R² = 1 − Σ(y − f(t))²/Σ(y − ȳ)² in the units of the series, also for the exponential, whose a and b fit ln y best.
+AUTOSCALE+ (DABS-Storm, section 4.1) fits a line, a logarithm and an exponential to a window and takes the best. Time is counted
+from 1 in the window, so the value after n others has t = n + 1. The measure of a curve f is R² = 1 − Σ(y − f(t))²/Σ(y − ȳ)² in
+the units of the series, also for the exponential, whose a and b are fitted to ln y.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import NamedTuple
 from springtide.policy.forecast import State
 from springtide.policy.forecast.window import slid
 
-FEWEST = 3
-"""Two points lie on each of the curves, whatever the noise in them."""
+MIN_VALUES = 3
+"""The fewest values for a curve. Each of the curves goes exactly through any two points, whatever their noise."""
 
-NARROWEST = 1e-150
-"""Values that differ by less count as the same: the square of a smaller difference is no float to divide by."""
+MIN_SPREAD = 1e-150
+"""Values that differ by less count as equal, because the square of a smaller difference underflows to 0."""
 
 
 LARGEST_EXPONENT = 700.0
-"""e^710 is more than a float can hold."""
+"""Upper limit of an exponent, because e^710 overflows a float."""
 
 
 class Curve(NamedTuple):
-    """A fitted curve: a·t + b, a·ln t + b, or e^(a·t + b) up to a limit; and how well it fits."""
+    """A fitted curve: a·t + b, a·ln t + b, or e^(a·t + b) up to a limit; and its R²."""
 
     shape: str
     a: float
@@ -44,26 +44,26 @@ class Curve(NamedTuple):
 
 
 def initial() -> State:
-    """The state before the first value; the curve is fitted when a value comes, since several forecasts may be read off it."""
+    """The state before the first value. A curve is fitted with every value and stored, because several forecasts may use it."""
     return {"window": [], "curve": None}
 
 
 def update(state: State, value: float, size: int, fit: Callable[[Sequence[float], float], Curve | None]) -> State:
-    """The state after one more value: the window, and the curve that fits it, or the level line through its last value.
+    """The state after another value: the window and its curve.
 
-    Level: fewer values than a curve needs, none that fits, or all the same: a constant series is linear.
+    The curve is a level line through the last value if there are too few values, if all are equal, or if ``fit`` finds none.
     ``fit``: the curve through the values, given also their Σ(y − ȳ)².
     """
     values = slid(state["window"], value, size)
     curve = None
-    if len(values) >= FEWEST and max(values) - min(values) >= NARROWEST:
+    if len(values) >= MIN_VALUES and max(values) - min(values) >= MIN_SPREAD:
         mean = sum(values) / len(values)
         curve = fit(values, sum([(value - mean) ** 2 for value in values]))
     return {"window": values, "curve": list(curve or Curve("linear", 0.0, values[-1], 1.0))}
 
 
 def ahead(state: State, steps: int) -> float | None:
-    """The curve's value so many steps after the window's last."""
+    """The curve's value ``steps`` intervals after the window's last value."""
     if state["curve"] is None:
         return None
     return Curve(*state["curve"]).at(len(state["window"]) + steps)
@@ -86,7 +86,7 @@ def logarithmic(values: Sequence[float], spread: float) -> Curve:
 
 
 def exponential(values: Sequence[float], spread: float, cap: float) -> Curve | None:
-    """The curve e^(a·t + b), at most ``cap`` times the largest value; none when a value is 0, which has no logarithm."""
+    """The curve e^(a·t + b), at most ``cap`` times the largest value; None if a value is 0, which has no logarithm."""
     if min(values) <= 0.0:
         return None
     middle, centred, squares = times("linear", len(values))
@@ -99,7 +99,7 @@ def exponential(values: Sequence[float], spread: float, cap: float) -> Curve | N
 
 
 class Times(NamedTuple):
-    """The times 1..n, or their logarithms: their mean, what each differs from it, and the sum of the squares of that."""
+    """Statistics of the times 1..n, or of their logarithms: the mean, the deviations from it, and the sum of their squares."""
 
     mean: float
     centred: tuple[float, ...]
@@ -108,7 +108,7 @@ class Times(NamedTuple):
 
 @lru_cache(maxsize=256)
 def times(shape: str, n: int) -> Times:
-    """What a curve's slope is computed with."""
+    """The statistics from which a curve's slope is computed."""
     over = axis(shape, 1, n)
     mean = math.fsum(over) / n
     centred = tuple(t - mean for t in over)
@@ -117,7 +117,7 @@ def times(shape: str, n: int) -> Times:
 
 @lru_cache(maxsize=256)
 def axis(shape: str, first: int, last: int) -> tuple[float, ...]:
-    """What a curve, or its logarithm, is a line over: the times from the first to the last, or their logarithms."""
+    """The times from the first to the last, or their logarithms: the axis over which a curve, or its logarithm, is a line."""
     return tuple(math.log(t) if shape == "logarithmic" else float(t) for t in range(first, last + 1))
 
 

@@ -1,15 +1,15 @@
-"""The last values of a series, as forecasters keep them."""
+"""The window of the last values of a series, which forecasters store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LARGEST = 1e100
-"""A larger value counts as this one. No rate comes near it, and squares and sums of what is below stay finite."""
+"""Upper limit of a value. No rate comes near it, and squares and sums of values below it stay finite."""
 
 
 def slid(values: Sequence[float], value: float, size: int) -> list[float]:
-    """The last ``size`` values, the new one included.
+    """The last ``size`` values, including the new value.
 
     >>> slid([1.0, 2.0, 3.0], 4.0, size=3)
     [2.0, 3.0, 4.0]

@@ -1,10 +1,10 @@
-"""Which of an operator's tasks gets a record: the groupings.
+"""Groupings, which route each record to a task of an operator.
 
-A grouping is one frozen object with up to three faces, each a protocol below:
+A grouping is a frozen object that implements up to three protocols:
 
     Grouping   routes a micro-batch: in Spark's tasks, and in the simulator's micro-batch mode
-    Learner    learns from what the tasks measured: on the driver, and in the simulator's micro-batch mode
-    Continual  routes record by record and learns as it goes: in the simulator's continuous mode
+    Learner    learns from the tasks' measurements: on the driver, and in the simulator's micro-batch mode
+    Continual  routes and learns record by record: in the simulator's continuous mode
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from springtide.model.costs import Hashes, TaskCosts
 
 Targets = npt.NDArray[np.int64]
 State = Mapping[str, npt.NDArray[Any]]
-"""What a grouping has learned: arrays only, so that it is saved without a pickle."""
+"""The knowledge of a grouping. It consists of arrays, so that it is saved without a pickle."""
 Table = Mapping[str, npt.NDArray[Any]]
-"""What upstream tasks need of that to route; empty while nothing is known."""
+"""The part of the knowledge that upstream tasks need to route; empty while there is none."""
+
+
+NO_KEY = "a grouping by key needs a key: name its columns with key_by, or choose 'round-robin'"
 
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """What one upstream task sends to one operator in one micro-batch, in the order of its sequence.
+    """The records that an upstream task sends to an operator in a micro-batch, in the order of their sequence.
 
     ``width`` is the number of targets, 1 or more; ``origin`` the number of the upstream task, 0 or more.
-    ``records`` is None in the simulator, where a record is no more than its key.
+    ``records`` is None in the simulator, where a record is only its key.
     """
 
     rows: int
@@ -47,7 +50,7 @@ class Share:
     def of(
         cls, records: pa.RecordBatch, key: tuple[str, ...], width: int, origin: int = 0, batch: int = 0, seed: int = 0
     ) -> Share:  # fmt: skip
-        """The share of these records, keyed by these columns: none, if the operator has no key. ``seed``: of their hash."""
+        """The share of these records, keyed by the columns ``key``, () if the operator has none. ``seed``: of their hash."""
         from springtide.policy.group.keys import key_hashes
 
         hashes = (lambda: key_hashes(records, key, seed)) if key else None
@@ -59,17 +62,17 @@ class Share:
 
     @cached_property
     def keys(self) -> Hashes:
-        """A hash of 64 bits of every record's key."""
+        """A 64-bit hash of every record's key."""
         if self.hashes is None:
-            raise OptionError("a grouping by key needs one: name its columns with key_by, or choose 'round-robin'")
+            raise OptionError(NO_KEY)
         return self.hashes()
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """What upstream tasks need to route to one operator: the columns that the grouping goes by, and what it knows.
+    """The data that upstream tasks need to route to an operator: the columns of the grouping's key, and its table.
 
-    ``key`` is None as long as the column that drives the cost is searched for, and () when there is none.
+    ``key`` is None while Springtide searches for the column that determines the cost, and () if there is no such column.
     """
 
     key: tuple[str, ...] | None = ()
@@ -77,11 +80,10 @@ class Route:
 
 
 class Grouping(Protocol):
-    """Routes the output of an upstream task, where it is produced.
+    """Routes the output of an upstream task, in that task.
 
-    A route is a pure function of the arguments and the parameters. A stage that is recomputed after a lost
-    executor has to send every record where it went the first time, or records are lost and doubled without an
-    error.
+    A route is a pure function of the arguments and the parameters. A stage that is recomputed after the loss of an executor
+    has to send every record to the same target as before, or records are lost and duplicated without an error.
     """
 
     name: ClassVar[str]
@@ -92,43 +94,43 @@ class Grouping(Protocol):
 
 
 def checked(targets: Targets, share: Share, grouping: str, operator: str) -> Targets:
-    """A route, or an error if records would be lost by it: as many targets as records, and all of them there."""
+    """Return a route, or raise OptionError if it has too few or too many targets, or a target that does not exist."""
     if targets.shape != (share.rows,) or (share.rows and not (targets.min() >= 0 and targets.max() < share.width)):
         raise OptionError(
-            f"the grouping {grouping!r} of operator {operator!r} is to give a target from 0 to {share.width - 1} for each of"
-            f" {share.rows} records; it gave {targets!r}"
+            f"the grouping {grouping!r} of operator {operator!r} must return a target from 0 to {share.width - 1} for each of"
+            f" {share.rows} records; it returned {targets!r}; correct its route()"
         )
     return targets
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """A grouping that learns what records cost. Pure: what it knows is in the state, which the caller keeps.
+    """A grouping that learns the costs of records. Pure: all that it learns is in the state, which the caller stores.
 
-    Arrays of fixed names make up the state. While the table is empty, records are dealt out in turn. A class attribute
-    ``by_key = False`` says that it learns what tasks take, whatever the key.
+    The state consists of arrays with fixed names. While the table is empty, records are routed in turn. A class attribute
+    ``by_key = False`` means that it learns the costs of tasks, whatever the keys.
     """
 
     def initial(self) -> State:
-        """What is known before the first report."""
+        """The state before the first report."""
         ...
 
     def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
-        """What is known after a batch. ``costs`` has those tasks that reported; any may be missing or odd."""
+        """The state after a batch. ``costs`` are the reports of its tasks; any may be missing or implausible."""
         ...
 
     def table(self, state: State, width: int) -> Table:
-        """What the tasks get to know."""
+        """The table for the upstream tasks."""
         ...
 
 
 class Online(NamedTuple):
-    """A grouping at work record by record. Both functions are kernels, so that the simulator can compile them.
+    """A grouping that works record by record. Both functions are kernels, so that the simulator can compile them.
 
     ``choose(state, key, now, free, queue)``: the target of a record with this hash of its key, at ``now`` seconds.
-    ``free[i]`` is when replica i will have done all that it was given, and ``queue[i]`` how many records that is:
-    for the groupings that are told, and for the bounds; the others leave them alone.
-    ``completed(state, target, key, cost, now)``: a replica is done with a record. None: it learns nothing.
+    ``free[i]`` is the time at which replica i will have finished its queue, and ``queue[i]`` the number of records in it. Only
+    groupings with knowledge of the queues, and the theoretical bounds, use them.
+    ``completed(state, target, key, cost, now)``: a replica has finished a record. None: the grouping does not learn.
     """
 
     state: Any  # a NamedTuple of arrays
@@ -141,7 +143,7 @@ class Continual(Protocol):
     """A grouping that can route record by record."""
 
     def online(self, k: int, seed: int, before: Any = None) -> Online:
-        """Begin with ``k`` replicas; ``before`` is the state so far when the number of replicas changes."""
+        """Start with ``k`` replicas. ``before`` is the previous state, if the number of replicas changes."""
         ...
 
 
@@ -149,6 +151,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
-    """Mark a function on numbers and arrays: the simulator compiles it, and whatever kernels it calls."""
+    """Mark a function on numbers and arrays as a kernel: the simulator compiles it and the kernels that it calls."""
     function.is_kernel = True  # type: ignore[attr-defined]
     return function

@@ -1,8 +1,8 @@
-"""Which column drives a record's cost: the one that explains the most of the costs' variance.
+"""The search for the column that determines a record's cost: it explains the most of the costs' variance.
 
-A column of n records with G distinct values explains 1 − [SSW/(n − G)] / [SST/(n − 1)], SSW and SST the sums of squares
-within the values and in all: the adjusted R² of a one-way analysis of variance. Without the degrees of freedom a column
-in which every value is unique, such as an id, would explain everything and predict nothing; with them it has none left.
+A column of n records with G distinct values explains 1 − [SSW/(n − G)] / [SST/(n − 1)], where SSW and SST are the sums of
+squares within the values and in all: the adjusted R² of a one-way analysis of variance. The degrees of freedom matter: without
+them a column of unique values, such as an id, would explain everything and predict nothing; with them it has no freedom left.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from springtide.errors import OptionError
 from springtide.model.costs import Hashes
 from springtide.policy.group.keys import is_bytes, is_text, key_hashes
 
-LEAST_FREEDOM = 100
-"""Degrees of freedom below which a column is not judged: the estimate would be off by a tenth and more."""
-LEAST_EXPLAINED = 0.1
-"""A column that explains less is not worth routing by."""
-AS_GOOD = 0.02
-"""Of columns that explain as much as the best one but for this, the one with the fewest values wins: it learns fastest."""
+MIN_FREEDOM = 100
+"""The fewest degrees of freedom for the share that a column explains: with fewer, the estimate is off by a tenth or more."""
+MIN_EXPLAINED = 0.1
+"""The least share that a column must explain for routing by it to pay."""
+TIE = 0.02
+"""Columns whose shares are within this of the best count as equal; that with the fewest values wins: it learns fastest."""
 SAMPLE = 1_000
-"""The most records of a task that are looked at: hashing a column of text takes a microsecond a value."""
-LONGEST_MEAN = 256
-"""Columns of text or bytes whose values have more bytes than this on average are not searched: such values seldom come twice,
-and to hash 50 of 1 MB would take 30 ms of every batch."""
+"""The most records of a task that are examined, because hashing a column of text takes a microsecond a value."""
+MAX_MEAN_BYTES = 256
+"""The longest mean value, in bytes, of a column of text or bytes that is searched. Longer values rarely repeat, and hashing 50
+of them with 1 MB each would take 30 ms of every batch."""
 PREFIX = 64
-"""Of a longer value, its first bytes and its length are looked at. With the limit above, a column takes 1 ms at most."""
+"""Of a longer value only this many bytes and the length are hashed. With the limit above, a column takes 1 ms at most."""
 
 
-LOOKED_AT = 20_000
-"""Records after which the search is given up, if columns could be judged by then."""
+MIN_RECORDS = 20_000
+"""The search does not give up before this many records."""
 
-ENOUGH = 4
-"""A half of the search begins anew at so many times the least freedom; so many that found nothing are enough to give up."""
+MAX_ROUNDS = 4
+"""A half of the search starts again at this many times the least freedom; the search gives up after this many such rounds."""
 
 
 class Variance(NamedTuple):
-    """The sums of squares of some records' costs, within the values of a column and in all. Sums add up over tasks."""
+    """Sums of squares of records' costs, within the values of a column and in all. They are added over tasks."""
 
     records: float
-    parts: float  # how many samples were added up; each has a mean of its own
+    parts: float  # the number of samples in the sums; each has its own mean
     values: float
     within: float
     total: float
 
     def plus(self, other: Variance) -> Variance:
-        return Variance(*(one + more for one, more in zip(self, other, strict=True)))
+        return Variance(*(a + b for a, b in zip(self, other, strict=True)))
 
     @property
     def freedom(self) -> float:
@@ -61,8 +61,8 @@ class Variance(NamedTuple):
 
     @property
     def explained(self) -> float | None:
-        """The share that the column explains; None while that cannot be told."""
-        if self.freedom < LEAST_FREEDOM or self.total <= 0:
+        """The share that the column explains; None while it cannot be estimated."""
+        if self.freedom < MIN_FREEDOM or self.total <= 0:
             return None
         return 1 - (self.within / self.freedom) / (self.total / (self.records - self.parts))
 
@@ -71,34 +71,34 @@ NOTHING = Variance(0, 0, 0, 0, 0)
 
 
 def candidates(schema: pa.Schema) -> list[str]:
-    """The columns that may drive a cost: single values, as a list or a map seldom comes twice."""
+    """The columns that may determine a cost: those without nested values, because a list or a map rarely repeats."""
     return [field.name for field in schema if not pa.types.is_nested(field.type)]
 
 
 def variances(records: pa.RecordBatch | pa.Table, seconds: npt.NDArray[np.float64]) -> dict[str, Variance]:
-    """What each column of these records tells about their costs: nothing, if its values are too long."""
+    """The variance of these records' costs by each column; ``NOTHING`` for a column whose values are too long."""
     sample, costs = records.slice(0, SAMPLE), seconds[:SAMPLE]
-    found = {}
+    by_column = {}
     for name in candidates(records.schema):
         column = sample.column(name)
-        if _mean_bytes(column) > LONGEST_MEAN:
-            found[name] = NOTHING
+        if _mean_bytes(column) > MAX_MEAN_BYTES:
+            by_column[name] = NOTHING
             continue
         with contextlib.suppress(OptionError):  # of a type that cannot be a key
             values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            found[name] = variance(_hashes(values), costs)
-    return found
+            by_column[name] = variance(_hashes(values), costs)
+    return by_column
 
 
 def _mean_bytes(column: pa.Array | pa.ChunkedArray) -> float:
-    """Of the values of a column of text or bytes; 0 of others."""
+    """The mean length of a column of text or bytes; 0 for other types."""
     if not (is_text(column.type) or is_bytes(column.type)):
         return 0.0
     return float(pc.mean(pc.binary_length(_plain(column))).as_py() or 0.0)
 
 
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Text or bytes as bytes, of whose length and parts Arrow knows."""
+    """Text or bytes as bytes, which Arrow can measure and slice."""
     return column.cast(pa.large_string()).cast(pa.large_binary()) if is_text(column.type) else column.cast(pa.large_binary())
 
 
@@ -125,31 +125,32 @@ def variance(keys: Hashes, costs: npt.NDArray[np.float64]) -> Variance:
 
 
 def choose(columns: Mapping[str, Variance]) -> tuple[str, float] | None:
-    """The column to go by, and the share that it explains; None if none explains enough."""
-    known = {name: one.explained for name, one in columns.items()}
-    judged = {name: share for name, share in known.items() if share is not None and share >= LEAST_EXPLAINED}
-    if not judged:
+    """The column to route by, and the share that it explains; None if no column explains enough."""
+    estimates = {name: variance.explained for name, variance in columns.items()}
+    shares = {name: share for name, share in estimates.items() if share is not None and share >= MIN_EXPLAINED}
+    if not shares:
         return None
-    best = max(judged.values())
-    good = [name for name, share in judged.items() if share >= best - AS_GOOD]
-    chosen = min(good, key=lambda name: columns[name].values)
-    return chosen, judged[chosen]
+    best = max(shares.values())
+    tied = [name for name, share in shares.items() if share >= best - TIE]
+    chosen = min(tied, key=lambda name: columns[name].values)
+    return chosen, shares[chosen]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search came to: the columns to go by, none if no column drives the cost, and why."""
+class CostKey:
+    """The result of a search: the columns to route by, () if no column determines the cost, and the reason."""
 
     key: tuple[str, ...]
     reason: str
 
 
 class Search:
-    """Looks for the column that drives the cost, batch by batch.
+    """Searches for the column that determines the cost, batch by batch.
 
-    Batches are added up in two halves, turn about, and a column is chosen only if both say so: one call that takes half a
-    second, as the first one in a process may, hides what drives the others, or makes any column with a value of its own for it
-    explain everything, in the half that it falls in. A half that has seen enough without agreement begins anew.
+    Batches are added alternately to two halves, and a column is chosen only if it wins in both. The reason is outliers: a
+    single call of half a second, as the first in a process may take, hides the effect of a column, or makes any column with a
+    unique value for that call explain everything, but only in its own half. A half with enough records and no agreement starts
+    again.
     """
 
     def __init__(self) -> None:
@@ -157,26 +158,26 @@ class Search:
         self._turn, self._seen, self._fruitless = 0, 0.0, 0
         self._too_long: set[str] = set()
 
-    def add(self, columns: Mapping[str, tuple[float, ...]]) -> Found | None:
-        """Add what a batch tells of every column; what the search has come to, None as long as it goes on."""
+    def add(self, columns: Mapping[str, tuple[float, ...]]) -> CostKey | None:
+        """Add the variances of a batch. The result is None while the search goes on."""
         half = self._halves[self._turn]
-        if max((column.freedom for column in half.values()), default=0.0) >= ENOUGH * LEAST_FREEDOM:
+        if max((column.freedom for column in half.values()), default=0.0) >= MAX_ROUNDS * MIN_FREEDOM:
             self._fruitless += choose(half) is None
             half.clear()
         for column, more in columns.items():
             half[column] = half.get(column, NOTHING).plus(Variance(*more))
         self._seen += max((more[0] for more in columns.values()), default=0.0)
         self._too_long.update(column for column, more in columns.items() if Variance(*more) == NOTHING)
-        one, other = (choose(half) for half in self._halves)
-        if one is not None and other is not None and one[0] == other[0]:
-            share = min(one[1], other[1])
-            explains = f"column {one[0]!r} explains {100 * share:.0f} % of its records' costs"
-            return Found((one[0],), explains + self._passed_over())
+        first, second = (choose(half) for half in self._halves)
+        if first is not None and second is not None and first[0] == second[0]:
+            share = min(first[1], second[1])
+            explains = f"column {first[0]!r} explains {100 * share:.0f} % of its records' costs"
+            return CostKey((first[0],), explains + self._passed_over())
         self._turn = 1 - self._turn
-        if self._seen >= LOOKED_AT and self._fruitless >= ENOUGH:
-            return Found((), f"no column explains its records' costs{self._passed_over()}; they are dealt out in turn")
+        if self._seen >= MIN_RECORDS and self._fruitless >= MAX_ROUNDS:
+            return CostKey((), f"no column explains its records' costs{self._passed_over()}; they are dealt out in turn")
         return None
 
     def _passed_over(self) -> str:
         names = ", ".join(map(repr, sorted(self._too_long)))
-        return f" (not searched: {names}, longer than {LONGEST_MEAN} bytes on average; name one with by=)" if names else ""
+        return f" (not searched: {names}, longer than {MAX_MEAN_BYTES} bytes on average; name one with by=)" if names else ""

@@ -1,17 +1,17 @@
 # ruff: noqa: N803 - the paper's names
-"""What records cost by key, in little memory: a pair of Count-Min matrices (POSG, section III-A and listing III.1).
+"""Costs of records by key, in little memory: a pair of Count-Min matrices (POSG, section III-A and listing III.1).
 
-F counts the records and W sums their seconds; both have r rows and c columns and the same hashes, one for each row. A
-record of key t adds to one cell of every row, so a cell holds t and whatever else falls there. From the row where F is
-least, and with it the share of the others, W/F is the estimate of t's cost.
+F counts the records and W sums their seconds; both have r rows and c columns and the same hash for each row. A record of
+key t adds to a cell of every row, so a cell contains t and all keys with the same hash. The estimate of t's cost is W/F in
+the row with the least F, where the share of other keys is least.
 
-- F never counts too little, and the least cell of t's exceeds its frequency f by ε(m − f) or more with a probability
-  of at most δ, after m records (Cormode and Muthukrishnan, An improved data stream summary, 2005).
-- An estimate lies between the least and the greatest cost (equation 6): a cell is a weighted mean.
+- F never underestimates. After m records, the least cell of a key exceeds its frequency f by ε(m − f) or more with a
+  probability of at most δ (Cormode and Muthukrishnan, An improved data stream summary, 2005).
+- An estimate lies between the least and the greatest cost (equation 6), because a cell is a weighted mean.
 
-The matrices are plain arrays, [r, c], so two are merged by adding and aged by scaling: (F₁ + F₂, W₁ + W₂) is the sketch
-of both streams, and (a·F, a·W) has the same estimates and gives way sooner to what comes next. ``update`` and
-``estimate`` work on whole columns of keys, the kernels with ``_one`` on one record; both put a key in the same cells.
+The matrices are plain arrays, [r, c]. Two are merged by addition and aged by scaling: (F₁ + F₂, W₁ + W₂) is the sketch of
+both streams, and (a·F, a·W) has the same estimates but less weight against later records. ``update`` and ``estimate`` work
+on columns of keys, the kernels with ``_one`` on a single record; both use the same cells for a key.
 
 >>> hashes, F, W = row_hashes(rows(0.1), seed=0), *empty(rows(0.1), columns(0.05))
 >>> keys = np.array([7, 9], dtype=np.uint64)
@@ -52,10 +52,10 @@ def empty(r: int, c: int) -> tuple[Matrix, Matrix]:
 
 
 def row_hashes(r: int, seed: int) -> Hashes:
-    """Three numbers for each row, that make its hash.
+    """The three parameters of each row's hash.
 
-    The family is h(x) = ((a + x₁)(b + x₀) + d) mod 2⁶⁴ for the halves x₁, x₀ of a key. Of it the upper 32 bits count: two keys
-    have the same with a probability of 2⁻³², so it is 2-universal (Thorup, High Speed Hashing for Integers and Strings).
+    The family is h(x) = ((a + x₁)(b + x₀) + d) mod 2⁶⁴ for the halves x₁, x₀ of a key, of which the upper 32 bits are used. Two
+    keys collide with a probability of 2⁻³², so it is 2-universal (Thorup, High Speed Hashing for Integers and Strings).
     """
     start: Hashes = mix(np.full(1, seed % 2**64, dtype=np.uint64))
     places: Hashes = np.arange(3 * r, dtype=np.uint64)
@@ -63,7 +63,7 @@ def row_hashes(r: int, seed: int) -> Hashes:
 
 
 def cells(hashes: Hashes, c: int, keys: Hashes) -> Cells:
-    """The column in [0, c) of every key, for each row: [r, keys]."""
+    """The column in [0, c) of every key in each row: [r, keys]."""
     a, b, d = hashes.T[:, :, None]
     mixed: Hashes = (keys >> _HALF) + a
     mixed *= (keys & _LOW) + b
@@ -75,7 +75,7 @@ def cells(hashes: Hashes, c: int, keys: Hashes) -> Cells:
 
 
 def update(F: Matrix, W: Matrix, places: Cells, counts: npt.ArrayLike, seconds: npt.ArrayLike) -> None:
-    """Add records to a pair of matrices in place (listing III.1): for each key, how many, and what they took in all."""
+    """Add records to a pair of matrices in place (listing III.1): for each key the number of records and their seconds."""
     r, c = F.shape
     flat = (places + c * np.arange(r)[:, None]).ravel()
     for matrix, amounts in ((F, counts), (W, seconds)):
@@ -84,9 +84,9 @@ def update(F: Matrix, W: Matrix, places: Cells, counts: npt.ArrayLike, seconds: 
 
 
 def estimate(F: Matrix, W: Matrix, places: Cells, default: npt.ArrayLike) -> Matrix:
-    """Each key's cost: W/F in the row where F is least (listing III.2), and the default where that is 0.
+    """Each key's cost: W/F in the row with the least F (listing III.2), or the default if F is 0.
 
-    With matrices [r, c, k], of k replicas, an estimate for each: [keys, k], with k defaults or one.
+    Matrices [r, c, k] of k replicas give an estimate for each: [keys, k], with k defaults or a single default.
     """
     ratios = np.empty_like(W)
     ratios[...] = default
@@ -102,7 +102,7 @@ def estimate(F: Matrix, W: Matrix, places: Cells, default: npt.ArrayLike) -> Mat
 
 @kernel
 def cell_one(hashes: Hashes, row: int, c: int, key: int) -> int:
-    """The column of one key in one row."""
+    """The column of a key in a row."""
     x = np.uint64(key)
     mixed = (hashes[row, 0] + (x >> _HALF)) * (hashes[row, 1] + (x & _LOW)) + hashes[row, 2]
     return int(((mixed >> _HALF) * np.uint64(c)) >> _HALF)
@@ -110,7 +110,7 @@ def cell_one(hashes: Hashes, row: int, c: int, key: int) -> int:
 
 @kernel
 def update_one(F: Matrix, W: Matrix, hashes: Hashes, key: int, seconds: float) -> None:
-    """Add one record to a pair of matrices."""
+    """Add a record to a pair of matrices."""
     for row in range(F.shape[0]):
         column = cell_one(hashes, row, F.shape[1], key)
         F[row, column] += 1.0
@@ -119,7 +119,7 @@ def update_one(F: Matrix, W: Matrix, hashes: Hashes, key: int, seconds: float) -
 
 @kernel
 def estimate_one(F: Matrix, W: Matrix, hashes: Hashes, key: int, default: float) -> float:
-    """One key's cost."""
+    """The cost of a key."""
     least = np.inf
     cost = default
     for row in range(F.shape[0]):

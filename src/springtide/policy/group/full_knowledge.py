@@ -1,4 +1,4 @@
-"""Full knowledge: the bound that groupings are compared with, in the simulator only."""
+"""Full knowledge: a lower bound to which groupings are compared, in the simulator only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from springtide.policy.group import Online, Share, Table, kernel
 
 @dataclass(frozen=True)
 class FullKnowledge:
-    """Each record to the replica that will be free first, knowing the exact cost of all that it was given.
+    """Routes each record to the replica that will be free first, by the true costs of all records in the queues.
 
-    POSG's Full Knowledge (section V-B): the Greedy Online Scheduler fed with the true execution times. No system
-    has them before the records were executed.
+    POSG's Full Knowledge (section V-B): the Greedy Online Scheduler with the true execution times, which no real system has
+    before the records are executed.
     """
 
     kind: ClassVar[str] = "group"
@@ -37,7 +37,7 @@ class FullKnowledge:
 
 
 class Nothing(NamedTuple):
-    """It learns nothing: it is told."""
+    """It learns nothing, because the simulator passes the queues to it."""
 
     unused: npt.NDArray[np.int64]
 

@@ -1,7 +1,7 @@
-"""The greedy scheduler: every record to the target that will be free first (POSG, section III-A).
+"""The greedy scheduler: every record goes to the target that will be free first (POSG, section III-A).
 
-Its makespan is at most (2 − 1/k) times the least possible one, whatever the order of the records (theorem 4.2); with the
-longest first, 4/3 − 1/(3k) times (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
+Its makespan is at most (2 − 1/k) times the optimum, whatever the order of the records (theorem 4.2); with the longest record
+first, at most 4/3 − 1/(3k) times (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Costs = npt.NDArray[np.float64]
 
 
 def in_turn(share: Share) -> Targets:
-    """One record for each target, from one that differs from task to task and from batch to batch."""
+    """Targets in turn. The first target differs from task to task and from batch to batch."""
     start = (share.origin + share.batch) % share.width
     return np.arange(start, start + share.rows, dtype=np.int64) % share.width
 
 
 def in_order(costs: Costs, share: Share, factors: Costs) -> Targets:
-    """Each record in turn to the target with the least to do, where it costs ``factors`` times as much."""
+    """Each record, in the given order, to the target with the least work. On a target it costs ``factors`` times as much."""
     start = (share.origin + share.batch) % share.width
-    heap = [(0.0, place) for place in range(share.width)]  # (seconds to do, place after the first target)
+    heap = [(0.0, place) for place in range(share.width)]  # (seconds of work, distance from the first target)
     speeds = np.roll(factors, -start).tolist()
     places = []
     for cost in costs.tolist():
@@ -36,7 +36,7 @@ def in_order(costs: Costs, share: Share, factors: Costs) -> Targets:
 
 
 def longest_first(costs: Costs, share: Share, factors: Costs) -> Targets:
-    """The same with the longest record first, which is possible where all are known at once."""
+    """The same with the longest record first, which needs all records at once."""
     order = np.argsort(-costs, kind="stable")
     targets = np.empty(share.rows, dtype=np.int64)
     targets[order] = in_order(costs[order], share, factors)

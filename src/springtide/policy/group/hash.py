@@ -18,8 +18,7 @@ from springtide.policy.registry import parameter, validate
 class Hash:
     """Target = hash of the key mod width.
 
-    ``seed`` gives another, independent assignment: two keys that share a task under one seed seldom do under
-    another.
+    Another ``seed`` gives an independent assignment: two keys that share a task under a seed rarely do under another.
 
     >>> import pyarrow as pa
     >>> trips = Share.of(pa.record_batch({"city": ["Graz", "Linz", "Graz"]}), ("city",), width=8)
@@ -47,7 +46,7 @@ class Hash:
 
 
 class Seed(NamedTuple):
-    """By what the keys are mixed."""
+    """The seed of the hash."""
 
     seed: Hashes
 
@@ -59,5 +58,5 @@ def by_key(state: Seed, key: int, now: float, free: npt.NDArray[np.float64], que
 
 
 def seeded(keys: Hashes, seed: int) -> Hashes:
-    """Another hash of the same keys for every seed."""
+    """An independent hash of the keys for every seed."""
     return keys if seed == 0 else mix(keys ^ mix(np.full(1, seed, dtype=np.uint64)))

@@ -1,17 +1,17 @@
-"""A hash of every record's key, by which groupings tell keys apart.
+"""Hashes of the records' keys, for groupings and for shards.
 
-The hash is the same in every process, on every machine and in every version of Python, because a replay has
-to send a record where it went the first time. Numbers and times are hashed by splitmix64 (Steele, Lea, Flood:
-Fast Splittable Pseudorandom Number Generators, 2014), whole columns at once. Strings and bytes up to ``SHORT`` bytes
-take a splitmix64 step for each word of 8 bytes, longer ones SHA-256, and every distinct decimal BLAKE2b. Nested values
-are built from the hashes of their parts, so no Python object is made for a short string, a list or a struct.
+A hash is the same in every process, on every machine and in every version of Python, because a replay has to send a
+record to the same target as before. Numbers and times are hashed by splitmix64 (Steele, Lea, Flood: Fast Splittable
+Pseudorandom Number Generators, 2014), a column at a time. Strings and bytes of up to ``SHORT`` bytes take a splitmix64
+step for each word of 8 bytes, longer values SHA-256, and every distinct decimal BLAKE2b. The hash of a nested value is
+built from the hashes of its parts, so no Python object is made for a short string, a list or a struct.
 
-Every type has a domain, and every level of a nested value a seed, both derived from the seed of the key. Whoever does
-not know that seed cannot choose keys that share a hash: neither integers in structs, nor an integer and a null.
+Every type has a domain, and every level of a nested value a seed; both are derived from the seed of the key. Without
+that seed nobody can choose keys that share a hash: neither integers in structs, nor an integer and a null.
 
-What counts as the same key: equal integers of any width, equal times of any unit, 0.0 and -0.0, all NaN,
-equal decimals of any scale, equal maps in any order. A null is a key of its own, apart from 0, "" and an
-empty list. ``same.py`` compares keys by the same rules.
+Two keys are the same if they are equal integers of any width, equal times of any unit, 0.0 and -0.0, NaN and NaN,
+equal decimals of any scale, or equal maps in any order. Null is a separate key, different from 0, "" and an empty
+list. ``same.py`` compares keys by the same rules.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ import pyarrow as pa
 
 from springtide.errors import OptionError, nearest
 from springtide.model.costs import Hashes
-from springtide.policy.group import kernel
+from springtide.policy.group import NO_KEY, kernel
 
 HASHING = 2
-"""The version of these hashes. A checkpoint records it, and state that another version has written is hashed anew at the
-next start: raise it with every change of a hash."""
+"""The version of these hashes. A checkpoint records it, and state of another version is rehashed at the next start: increase
+it with every change of a hash."""
 SHORT = 64
-"""Strings and bytes up to this length are hashed word by word, all rows at once, in 0.1 µs each. A longer one takes 0.5 µs
-and 0.6 ns a byte by SHA-256, where one long value would take 600 ns a byte word by word. OpenSSL's SHA-256 runs on
-the processor's own instructions and is faster there than BLAKE2b, at 1.1 to 1.5 ns a byte; it needs no package on the
-workers, as xxHash would; and, keyed by the seed, no collision can be computed for it, as it can for xxHash."""
+"""The longest string, in bytes, that is hashed word by word. That is done for all rows at once, and takes 0.1 µs each. A longer
+value takes 0.5 µs and 0.6 ns a byte by SHA-256; word by word a single long value would take 600 ns a byte. OpenSSL's SHA-256
+uses the processor's own instructions, and is faster than BLAKE2b, which takes 1.1 to 1.5 ns a byte. Unlike xxHash it needs no
+package on the workers, and, keyed by the seed, no collisions can be computed for it."""
 _MICROSECONDS = MappingProxyType({"s": 1_000_000, "ms": 1_000, "us": 1})
 _DAY_MS = 86_400_000
 
 
 class Domain(enum.IntEnum):
-    """What a hash is of. Equal bits in two domains have different hashes."""
+    """The kind of a hashed value. Equal bits in two domains have different hashes."""
 
     KEY = 1
     NULL = 2
     WHOLE = 3
-    LARGE = 4  # integers from 2⁶³ on, whose bits are those of a negative one
+    LARGE = 4  # integers from 2⁶³ on, whose bits are also those of negative integers
     BOOLEAN = 5
     DATE = 6
     TIME = 7
@@ -65,15 +65,15 @@ class Domain(enum.IntEnum):
 
 
 def key_hashes(batch: pa.RecordBatch, key: tuple[str, ...], seed: int = 0) -> Hashes:
-    """A hash of 64 bits of every record's key: of the columns in the order of ``key``. Two seeds give independent ones.
+    """A 64-bit hash of every record's key: of the columns in the order of ``key``. Two seeds give independent hashes.
 
     >>> trips = pa.record_batch({"route": [7, 7], "day": [0.0, -0.0]})
-    >>> one, other = key_hashes(trips, ("route", "day"))
-    >>> bool(one == other)
+    >>> first, second = key_hashes(trips, ("route", "day"))
+    >>> bool(first == second)
     True
     """
     if not key:
-        raise OptionError("a grouping by key needs one: name its columns with key_by, or choose 'round-robin'")
+        raise OptionError(NO_KEY)
     columns = []
     for name in key:
         position = batch.schema.get_field_index(name)
@@ -91,7 +91,7 @@ def _seed_of(domain: Domain, seed: int) -> np.uint64:
 
 
 def mix(x: Hashes) -> Hashes:
-    """splitmix64: one step of its sequence from the state ``x``."""
+    """splitmix64: a step of its sequence from the state ``x``."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -100,15 +100,15 @@ def mix(x: Hashes) -> Hashes:
 
 @kernel
 def mixed_one(x: int) -> int:
-    """The same, of one number of 64 bits."""
+    """``mix`` of a single number of 64 bits."""
     y = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
     y = (y ^ (y >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     y = (y ^ (y >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return y ^ (y >> np.uint64(31))  # type: ignore[return-value]  # a number of 64 bits without a sign
+    return y ^ (y >> np.uint64(31))  # type: ignore[return-value]  # an unsigned number of 64 bits
 
 
 def _hashes(column: pa.Array, seed: int) -> Hashes:
-    """A hash of every value of a column; nulls have their own."""
+    """A hash of every value of a column; null has a hash of its own."""
     null = _seed_of(Domain.NULL, seed)
     if len(column) == 0 or pa.types.is_null(column.type):
         return np.full(len(column), null, dtype=np.uint64)
@@ -157,7 +157,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def _in_turn(columns: list[pa.Array], length: int, domain: Domain, seed: int) -> Hashes:
-    """The columns of a key, or the fields of a struct, each mixed into the hash of those before it."""
+    """The hash of several columns: each column of a key, or field of a struct, is mixed into the hash of those before it."""
     inner = int(_seed_of(domain, seed))
     hashes = np.full(1, inner, dtype=np.uint64)
     for column in columns:
@@ -166,13 +166,13 @@ def _in_turn(columns: list[pa.Array], length: int, domain: Domain, seed: int) ->
 
 
 def raw(column: pa.Array, form: str) -> npt.NDArray[np.generic]:
-    """The numbers of a column as they lie in memory; what lies under a null is left to the caller."""
+    """The numbers of a column as they are in memory. The numbers at nulls are undefined."""
     size = np.dtype(form).itemsize
     return np.frombuffer(column.buffers()[1], form, count=len(column), offset=column.offset * size)
 
 
 def _integers(column: pa.Array, seed: int) -> Hashes:
-    """Integers and times; those whose bits stand for another value in another type have another domain."""
+    """The hashes of integers and times. Values of different types with equal bits have different domains."""
     values = _whole(column)
     hashes = mix(values ^ _seed_of(_domain(column.type), seed))
     if pa.types.is_uint64(column.type) and (large := values >= np.uint64(1 << 63)).any():
@@ -191,7 +191,7 @@ def _domain(kind: pa.DataType) -> Domain:
 
 
 def _whole(column: pa.Array) -> Hashes:
-    """Integers, and times as microseconds or days, in 64 bits; finer than a microsecond does not count."""
+    """Integers, and times as microseconds or days, in 64 bits; fractions of a microsecond are dropped."""
     kind = column.type
     if pa.types.is_interval(kind):
         raise unfit(kind)
@@ -205,13 +205,13 @@ def _whole(column: pa.Array) -> Hashes:
 
 
 def floats(column: pa.Array) -> Hashes:
-    """Their bits in 64: of all NaN, and of 0.0 and -0.0, the same."""
+    """The bits of numbers as 64-bit floats; all NaN have the same, and so have 0.0 and -0.0."""
     values = raw(column, f"f{column.type.bit_width // 8}").astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
     return np.where(np.isnan(values), np.nan, values).view(np.uint64)
 
 
 def _bytes(column: pa.Array, domain: Domain, seed: int) -> Hashes:
-    """Of every string or bytes: its length, then its words of 8 bytes, each mixed in; by SHA-256 if it is long."""
+    """The hashes of strings or bytes: the length, into which each word of 8 bytes is mixed; SHA-256 if they are long."""
     every = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
     data = np.frombuffer(column.buffers()[2] or b"", np.uint8)[every[0] : every[-1]]
     offsets = every - every[0]
@@ -228,12 +228,12 @@ def _bytes(column: pa.Array, domain: Domain, seed: int) -> Hashes:
 def _mix_words(
     hashes: Hashes, data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> None:  # fmt: skip
-    """Mix the bytes of each value into its hash, 8 at a time, the last word filled up with zeros."""
+    """Mix the bytes of each value into its hash, 8 at a time, with the last word padded with zeros."""
     todo = np.flatnonzero(lengths)
     if not len(todo):
         return
     padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
-    words: Hashes = np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded, strides=(1,))  # one begins at every byte
+    words: Hashes = np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded, strides=(1,))  # a word begins at every byte
     done = 0
     while len(todo):
         left = np.minimum(lengths[todo] - done, 8).astype(np.uint64)
@@ -244,18 +244,18 @@ def _mix_words(
 
 
 def _digests(data: memoryview, spans: Iterable[tuple[int, int]], seed: int) -> Hashes:
-    """SHA-256 of parts of some bytes, keyed by a first block with the seed; 8 bytes of each."""
+    """The first 8 bytes of SHA-256 of each span of the data, keyed by a first block with the seed."""
     keyed = hashlib.sha256(seed.to_bytes(8, "little").ljust(64, b"\0"))
-    found = bytearray()
+    digests = bytearray()
     for begin, end in spans:
-        one = keyed.copy()
-        one.update(data[begin:end])
-        found += one.digest()[:8]
-    return np.frombuffer(found, "<u8").astype(np.uint64)
+        digest = keyed.copy()
+        digest.update(data[begin:end])
+        digests += digest.digest()[:8]
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
 def _list(column: pa.Array, seed: int) -> Hashes:
-    """The sum of the elements' hashes, each mixed with its place in its list: [1, 2] is not [2, 1]."""
+    """The sum of the elements' hashes, each mixed with its index in the list, so that [1, 2] differs from [2, 1]."""
     offsets = column.offsets.to_numpy()
     places = np.arange(len(column.values), dtype=np.int64)
     inside = (places >= offsets[0]) & (places < offsets[-1])
@@ -265,7 +265,7 @@ def _list(column: pa.Array, seed: int) -> Hashes:
 
 
 def _sums(column: pa.Array, elements: Hashes, domain: Domain, seed: int) -> Hashes:
-    """For every list of a column, the sum of its elements' hashes and of its length, mixed."""
+    """For every list of a column, the mixed sum of its elements' hashes and its length."""
     offsets = column.offsets.to_numpy()
     below = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(elements, dtype=np.uint64)])
     sums = below[offsets[1:]] - below[offsets[:-1]] + np.diff(offsets).astype(np.uint64)
@@ -273,7 +273,7 @@ def _sums(column: pa.Array, elements: Hashes, domain: Domain, seed: int) -> Hash
 
 
 def _distinct(column: pa.Array, seed: int) -> Hashes:
-    """Hash every distinct value once, and look the others up."""
+    """Hash every distinct value once, and look up the repeated values."""
     if pa.types.is_decimal(column.type) and column.type.bit_width < 128:
         column = column.cast(pa.decimal128(38, column.type.scale))
     try:
@@ -292,7 +292,7 @@ def _looked_up(hashes: Hashes, indices: pa.Array, seed: int) -> Hashes:
 
 
 def _canonical(value: object) -> bytes:
-    """The bytes that stand for a value: a letter for its type, and what equal values have in common."""
+    """The bytes to hash for a value: a letter for its type, and a form that all equal values share."""
     if isinstance(value, decimal.Decimal):
         sign, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int)

@@ -15,12 +15,12 @@ from springtide.policy.group.round_robin import Turn
 
 @dataclass(frozen=True)
 class LeastLoaded:
-    """Target = the one with the fewest records that wait or are worked on; of equal ones the next in turn.
+    """Target = the task with the fewest records that wait or are processed; equal tasks take turns.
 
-    Join the shortest queue (Winston, Optimality of the shortest line discipline, 1977): optimal where all costs are
-    drawn alike and exponential, and it has to be told the queues at every record. It counts records, not what they cost.
-    In a micro-batch all queues are empty at the start and a task knows of no others' records: what it has sent itself
-    is the queue, and the shortest one in turn is round-robin's.
+    Join the shortest queue (Winston, Optimality of the shortest line discipline, 1977): optimal for independent exponential
+    costs. It needs the queues' lengths at every record, and counts records, not their costs. In a micro-batch all queues are
+    empty at the start, and a task does not know the records of other tasks: the queues are the records that it sent itself, and
+    the shortest queue in turn is round-robin's.
 
     >>> LeastLoaded().route(Share(rows=5, width=3, origin=2), {}).tolist()
     [2, 0, 1, 2, 0]

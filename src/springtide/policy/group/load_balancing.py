@@ -1,4 +1,4 @@
-"""Load balancing grouping: to the replica with the least utilisation (PSPS, section IV-A, algorithm 1)."""
+"""Load balancing: records go to the replica with the least utilisation (PSPS, section IV-A, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from springtide.policy.group.greedy import in_turn
 from springtide.policy.registry import parameter, validate
 
 _Floats = npt.NDArray[np.float64]
-FULL = 1.0 - 1e-9  # sums of et/td that make 1 fall short of it by rounding
+FULL = 1.0 - 1e-9  # a replica is full at 1; sums of et/td fall short of it by rounding errors
 
 
 @dataclass(frozen=True)
 class LoadBalancing:
-    """Each record to the replica with the least U, which then grows by et/td; once all are full, round-robin.
+    """Routes each record to the replica with the least U, which then grows by et/td; in turn, once all are full.
 
-    U of a replica is μ·et/td (equation 5): the records that it did in an interval of td seconds, times an operator's
-    mean cost et, over td. At the start of an interval it is what was measured in the last one. Of replicas with the
-    same U the one whose turn it is; a U of 1 or more is full. It counts records, as all of them cost et: what it evens out
-    between two intervals is that replicas differ in speed or were activated late.
+    U of a replica is μ·et/td (equation 5): the number of records that it processed in an interval of td seconds, times the
+    operator's mean cost et, over td. An interval starts with the measurements of the interval before. Replicas with equal U
+    take turns; a replica with a U of 1 or more is full. All records are assumed to cost et. So the rule compensates for
+    replicas that differ in speed or were activated late, not for costs that differ by record.
 
-    et is the larger of a benchmark at the start and the current measurement. The first interval in which something was
-    measured is the benchmark: if that one was slow, replicas are full early for good, and get records in turn.
+    et is the larger of a benchmark and the current measurement. The benchmark is the first interval with a measurement: if it
+    was slow, replicas count as full too early from then on, and records are routed in turn.
 
     In a micro-batch the interval is the batch: td is the time of its longest task.
     """
@@ -41,7 +41,7 @@ class LoadBalancing:
     by_key: ClassVar[bool] = False
 
     interval: float = parameter(
-        60.0, "s", minimum=1e-3, help="td: after it the utilisation is measured anew; in micro-batches, a batch"
+        60.0, "s", minimum=1e-3, help="td: the interval of the measurement; micro-batches ignore it and measure each batch"
     )
 
     def __post_init__(self) -> None:
@@ -54,10 +54,10 @@ class LoadBalancing:
 
     def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
         records, seconds = np.zeros(width), np.zeros(width)
-        for one in costs:
-            if 0 <= one.task < width:
-                records[one.task] += one.rows
-                seconds[one.task] += one.total_s
+        for report in costs:
+            if 0 <= report.task < width:
+                records[report.task] += report.rows
+                seconds[report.task] += report.total_s
         if not seconds.any():
             return state
         measured, benchmark = seconds.sum() / records.sum(), float(state["benchmark"][0]) if "benchmark" in state else 0.0
@@ -98,19 +98,19 @@ class LoadBalancing:
 
 
 class Utilisation(NamedTuple):
-    """What algorithm 1 goes by, and what is measured for the next interval."""
+    """The input of algorithm 1, and the measurements for the next interval."""
 
     utilisation: _Floats  # [k] U
-    records: _Floats  # [k] μ: done in this interval
-    cost: _Floats  # [2] seconds and records that the measured et is the mean of
-    benchmark: _Floats  # [1] et of the first interval that was measured; 0: not yet
-    interval: _Floats  # [2] its start, and td
+    records: _Floats  # [k] μ: the records processed in this interval
+    cost: _Floats  # [2] the seconds and the number of the records whose mean is et
+    benchmark: _Floats  # [1] et of the first interval with a measurement; 0 before that
+    interval: _Floats  # [2] the start of the interval, and td
     turn: npt.NDArray[np.int64]  # [1]
 
 
 @kernel
 def least_utilised(state: Utilisation, key: int, now: float, free: _Floats, queue: npt.NDArray[np.int64]) -> int:
-    """Algorithm 1, after a new interval has begun if it is time for it."""
+    """Algorithm 1. It begins a new interval first, if the present interval is over."""
     U, k, td = state.utilisation, len(state.utilisation), state.interval[1]  # noqa: N806 - the paper's name
     measured = state.cost[0] / state.cost[1] if state.cost[1] > 0 else 0.0
     et = max(measured, state.benchmark[0])
@@ -118,7 +118,7 @@ def least_utilised(state: Utilisation, key: int, now: float, free: _Floats, queu
         for i in range(k):
             U[i] = state.records[i] * et / td
             state.records[i] = 0.0
-        state.cost[0], state.cost[1] = measured, min(state.cost[1], 1.0)  # as it was, until something new is measured
+        state.cost[0], state.cost[1] = measured, min(state.cost[1], 1.0)  # et stays until the next measurement
         if state.benchmark[0] == 0.0:
             state.benchmark[0] = measured
         state.interval[0] += np.floor((now - state.interval[0]) / td) * td

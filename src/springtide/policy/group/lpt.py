@@ -1,8 +1,8 @@
 """LPT: the longest estimated record of a micro-batch first, each to the target with the least work.
 
-POSG's sketches without its state machines: a batch starts with empty queues, so there is nothing to synchronise, and its
-records are all there at once, so the greedy schedule may take the longest first (Graham, 1969). All tasks' reports are
-added to one pair of matrices, which ages.
+POSG's sketches without its state machines: a batch starts with empty queues, so there is nothing to synchronise, and all its
+records are known at once, so the greedy schedule may take the longest first (Graham, 1969). The reports of all tasks are added
+to a single pair of matrices, which ages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Lpt:
-    """Longest processing time first, by estimates from one Count-Min pair.
+    """Longest processing time first, by estimates from a single Count-Min pair.
 
     >>> lpt = Lpt()
     >>> seen = TaskCosts.of(0, np.array([1, 2, 3], dtype=np.uint64), np.array([0.030, 0.010, 0.020]))
@@ -37,7 +37,9 @@ class Lpt:
 
     epsilon: float = parameter(0.05, minimum=1e-6, maximum=1, help="the sketch has e/epsilon columns")
     delta: float = parameter(0.1, minimum=1e-9, maximum=0.5, help="the sketch has log2(1/delta) rows")
-    half_life: float = parameter(100_000.0, unit="records", minimum=1, help="after so many, what was learned counts half")
+    half_life: float = parameter(
+        100_000.0, unit="records", minimum=1, help="after this many, an observation has half its weight"
+    )
 
     def __post_init__(self) -> None:
         validate(self)
@@ -53,8 +55,8 @@ class Lpt:
         return {"F": counted, "W": summed}
 
     def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
-        kept = 0.5 ** (sum(task.rows for task in costs) / self.half_life)
-        counted, summed = state["F"] * kept, state["W"] * kept
+        weight = 0.5 ** (sum(task.rows for task in costs) / self.half_life)
+        counted, summed = state["F"] * weight, state["W"] * weight
         for task in costs:
             count_min.update(counted, summed, self._places(task.keys), task.counts, task.seconds)
         return {"F": counted, "W": summed}

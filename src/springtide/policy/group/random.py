@@ -1,4 +1,4 @@
-"""Random: each record to any target, with the same chance."""
+"""Random: each record goes to a random target, all with the same probability."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Random:
-    """Target = hash of (seed, batch, origin, position) mod width: drawn by lot, and the same in every replay.
+    """Target = hash of (seed, batch, origin, position) mod width: pseudorandom, and the same in every replay.
 
-    The shuffle grouping that PSPS compares itself with (section V). By chance the fullest of k targets gets about
-    √(2·ln k·rows/k) records more than its share; round-robin is never worse.
+    The shuffle grouping to which PSPS compares itself (section V). The fullest of k targets gets about √(2·ln k·rows/k) records
+    more than its share by chance; round-robin is never worse.
 
     >>> Random().route(Share(rows=8, width=3), {}).tolist() == Random().route(Share(rows=8, width=3), {}).tolist()
     True
@@ -28,9 +28,9 @@ class Random:
     kind: ClassVar[str] = "group"
     name: ClassVar[str] = "random"
     source: ClassVar[str] = "PSPS, section V"
-    summary: ClassVar[str] = "each record to a task drawn by lot, the same in every replay"
+    summary: ClassVar[str] = "to a random task, the same in every replay"
 
-    seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed draws other lots")
+    seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed gives other random numbers")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -42,17 +42,17 @@ class Random:
 
     def online(self, k: int, seed: int, before: Any = None) -> Online:
         state = np.full(1, _mixed(self.seed ^ seed), dtype=np.uint64) if before is None else before.drawn.copy()
-        return Online(Lot(state), by_lot)
+        return Online(LastDrawn(state), at_random)
 
 
-class Lot(NamedTuple):
-    """The last number drawn."""
+class LastDrawn(NamedTuple):
+    """The last random number."""
 
     drawn: Hashes
 
 
 @kernel
-def by_lot(state: Lot, key: int, now: float, free: npt.NDArray[np.float64], queue: npt.NDArray[np.int64]) -> int:
+def at_random(state: LastDrawn, key: int, now: float, free: npt.NDArray[np.float64], queue: npt.NDArray[np.int64]) -> int:
     state.drawn[0] = mixed_one(state.drawn[0])
     return int(state.drawn[0] % np.uint64(len(free)))
 

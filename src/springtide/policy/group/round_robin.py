@@ -1,4 +1,4 @@
-"""Round-robin: one record for each target in turn."""
+"""Round-robin: records go to the targets in turn."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from springtide.policy.group.greedy import in_turn
 class RoundRobin:
     """Target = (origin + batch + position) mod width.
 
-    Each upstream task deals its records out in turn, so its targets differ by one record at most, and the
-    totals of s upstream tasks by s at most. Origin and batch shift the start: otherwise 16 tasks with one record
-    each would all send it to target 0, in every batch. What a record costs plays no part; see the other groupings for that.
+    Each upstream task routes its records in turn, so the numbers of records of its targets differ by 1 at most, and those of s
+    upstream tasks by s. Origin and batch shift the start: otherwise 16 tasks with a record each would all send it to target 0,
+    in every batch. It ignores the records' costs, which other groupings use.
 
     >>> RoundRobin().route(Share(rows=5, width=3, origin=2), {}).tolist()
     [2, 0, 1, 2, 0]
@@ -27,7 +27,7 @@ class RoundRobin:
     kind: ClassVar[str] = "group"
     name: ClassVar[str] = "round-robin"
     source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "one record for each task in turn"
+    summary: ClassVar[str] = "to the tasks in turn"
 
     def route(self, share: Share, table: Table) -> Targets:
         return in_turn(share)
@@ -37,7 +37,7 @@ class RoundRobin:
 
 
 class Turn(NamedTuple):
-    """Whose turn it is."""
+    """The next target."""
 
     next: npt.NDArray[np.int64]
 

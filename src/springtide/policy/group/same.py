@@ -1,7 +1,7 @@
-"""Whether two keys are the same, by the rules of ``keys.py``: what decides where two keys share a hash.
+"""Comparison of keys by the rules of ``keys.py``, for keys that share a hash.
 
-Rows are compared pairwise, column by column. Flat values, structs and lists of them are compared as whole columns; maps,
-which have no order, and types that are seldom a key go through Python values.
+Rows are compared pairwise, column by column. Flat values, structs and lists of them are compared a column at a time; maps,
+which have no order, and types that are rarely keys are compared as Python values.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ Mask = npt.NDArray[np.bool_]
 
 
 def same_keys(ours: pa.RecordBatch, theirs: pa.RecordBatch) -> Mask:
-    """Row by row, whether two batches have the same key. Both have the same columns, in the same order.
+    """Whether two batches have the same key, row by row. Both have the same columns, in the same order.
 
     >>> ours = pa.record_batch({"route": pa.array([1, None, 3])})
     >>> same_keys(ours, pa.record_batch({"route": pa.array([1, None, None])})).tolist()
     [True, True, False]
     """
     same = np.ones(ours.num_rows, dtype=np.bool_)
-    for one, other in zip(ours.columns, theirs.columns, strict=True):
-        same &= _same(one, other)
+    for our, their in zip(ours.columns, theirs.columns, strict=True):
+        same &= _same(our, their)
     return same
 
 
 def comparable(keys: pa.RecordBatch) -> list[Hashable]:
-    """Every row's key as a Python value: two are equal if and only if the keys are the same. Some microseconds a row."""
+    """Every row's key as a Python value; values are equal if and only if the keys are the same. Takes microseconds a row."""
     columns = [_comparable(column) for column in keys.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * keys.num_rows
 
 
-def _same(one: pa.Array, other: pa.Array) -> Mask:
-    if not one.null_count and not other.null_count:
-        return _same_values(one, other)
-    one_null, other_null = _nulls(one), _nulls(other)
-    both: Mask = one_null & other_null
-    return both | (~(one_null | other_null) & _same_values(one, other))
+def _same(ours: pa.Array, theirs: pa.Array) -> Mask:
+    if not ours.null_count and not theirs.null_count:
+        return _same_values(ours, theirs)
+    our_nulls, their_nulls = _nulls(ours), _nulls(theirs)
+    both: Mask = our_nulls & their_nulls
+    return both | (~(our_nulls | their_nulls) & _same_values(ours, theirs))
 
 
 def _nulls(column: pa.Array) -> Mask:
@@ -53,31 +53,31 @@ def _nulls(column: pa.Array) -> Mask:
     return nulls
 
 
-def _same_values(one: pa.Array, other: pa.Array) -> Mask:
-    """Of the rows where both have a value; the others do not matter."""
-    kind, is_ = one.type, pa.types
+def _same_values(ours: pa.Array, theirs: pa.Array) -> Mask:
+    """Whether the values of each row are the same; undefined in rows where either is null."""
+    kind, is_ = ours.type, pa.types
     if isinstance(kind, pa.BaseExtensionType):
-        return _same(one.storage, other.storage)
-    if is_.is_null(kind) or not len(one):
-        return np.ones(len(one), dtype=np.bool_)
+        return _same(ours.storage, theirs.storage)
+    if is_.is_null(kind) or not len(ours):
+        return np.ones(len(ours), dtype=np.bool_)
     if is_text(kind) or is_bytes(kind):
         wide = pa.large_string() if is_text(kind) else pa.large_binary()
-        return _flags(pc.equal(one.cast(wide), other.cast(wide)))
+        return _flags(pc.equal(ours.cast(wide), theirs.cast(wide)))
     if is_.is_boolean(kind) or is_.is_decimal128(kind) or is_.is_decimal256(kind):
-        return _flags(pc.equal(one, other))
+        return _flags(pc.equal(ours, theirs))
     if is_.is_integer(kind) or (is_.is_temporal(kind) and not is_.is_interval(kind)):
-        return np.equal(_numbers(one), _numbers(other))
+        return np.equal(_numbers(ours), _numbers(theirs))
     if is_.is_floating(kind):
-        return np.equal(floats(one), floats(other))
+        return np.equal(floats(ours), floats(theirs))
     if is_.is_struct(kind):
-        same = np.ones(len(one), dtype=np.bool_)
-        for ours, theirs in zip(one.flatten(), other.flatten(), strict=True):
-            same &= _same(ours, theirs)
+        same = np.ones(len(ours), dtype=np.bool_)
+        for our, their in zip(ours.flatten(), theirs.flatten(), strict=True):
+            same &= _same(our, their)
         return same
     if is_.is_list(kind) or is_.is_large_list(kind):
-        return _same_lists(one, other)
-    pairs = zip(_comparable(one), _comparable(other), strict=True)
-    return np.array([ours == theirs for ours, theirs in pairs], dtype=np.bool_)
+        return _same_lists(ours, theirs)
+    pairs = zip(_comparable(ours), _comparable(theirs), strict=True)
+    return np.array([our == their for our, their in pairs], dtype=np.bool_)
 
 
 def _flags(column: pa.Array) -> Mask:
@@ -86,27 +86,27 @@ def _flags(column: pa.Array) -> Mask:
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Integers and times of one type, in its own unit, as no two of its values are alike; nanoseconds as microseconds."""
+    """Integers and times as integers, in the type's own unit; nanoseconds become microseconds, and date64 becomes days."""
     kind = column.type
     values = raw(column, f"i{kind.bit_width // 8}")
     whole = values // 1_000 if getattr(kind, "unit", None) == "ns" else values
     return whole // 86_400_000 if pa.types.is_date64(kind) else whole  # type: ignore[return-value]
 
 
-def _same_lists(one: pa.Array, other: pa.Array) -> Mask:
-    """Lists of the same length, whose elements are the same in each place."""
-    lengths, others = (_flat_lengths(column) for column in (one, other))
-    same: Mask = lengths == others
+def _same_lists(ours: pa.Array, theirs: pa.Array) -> Mask:
+    """Whether lists have the same length and the same elements, row by row."""
+    lengths = _flat_lengths(ours)
+    same: Mask = lengths == _flat_lengths(theirs)
     if same.any():
         alike = pa.array(np.flatnonzero(same))
-        elements = _same(one.take(alike).flatten(), other.take(alike).flatten())
+        elements = _same(ours.take(alike).flatten(), theirs.take(alike).flatten())
         owners = np.repeat(np.flatnonzero(same), lengths[same])
         same[owners[~elements]] = False
     return same
 
 
 def _flat_lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    """The length of every list; that of a null is 0, as ``flatten`` leaves out what lies under it."""
+    """The length of every list; 0 for null, whose elements ``flatten`` leaves out."""
     lengths: npt.NDArray[np.int64] = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     return lengths.astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Grouping by shards: keys stay in their shard for ever, and a table says which task has a shard now.
+"""Grouping by shards: a key stays in its shard for ever, and a table assigns each shard to a task.
 
 Source: Wang et al.: "Elasticutor: rapid elasticity for realtime stateful stream processing", SIGMOD 2019, section 3.1.
 """
@@ -17,7 +17,7 @@ from springtide.policy.registry import validate
 from springtide.policy.shard import spread
 
 OWNER = "owner"
-"""The name of the table: by shard, the task that has it."""
+"""The name of the table: for each shard, the task that has it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Shards:
     kind: ClassVar[str] = "group"
     name: ClassVar[str] = "shards"
     source: ClassVar[str] = "Elasticutor, section 3.1"
-    summary: ClassVar[str] = "a key's shard never changes, a shard's task may: for operators with state"
+    summary: ClassVar[str] = "to the task of the key's shard, for operators with state: shards move between tasks, keys never"
     needs_key: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Two choices: each key has two tasks, and a record goes to the one with fewer records so far."""
+"""Two choices: each key has two tasks, and a record goes to the task with fewer records so far."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OTHER = np.uint64(0x5851F42D4C957F2D)
 
 @dataclass(frozen=True)
 class TwoChoices:
-    """Partial key grouping: of the targets H₁(key) and H₂(key), the one to which fewer records were sent (section III).
+    """Partial key grouping: a record goes to H₁(key) or H₂(key), whichever got fewer records so far (section III).
 
-    Nasir, De Francisci Morales, García-Soriano, Kourtellis, Serafini: The Power of Both Choices (2015). A key meets two tasks
-    at most, so that a state by key is merged from two parts, and the tasks are far closer in load than under a single
-    hash. Every upstream task goes by what it has sent itself, in a micro-batch since its start: the paper's local load
-    estimation, which needs no message. H₂ is drawn from the targets other than H₁, or one key in k would have no choice.
+    Nasir, De Francisci Morales, García-Soriano, Kourtellis, Serafini: The Power of Both Choices (2015). A key is on two tasks
+    at most, so that its state is merged from two parts, and loads differ far less than with a single hash. Every upstream task
+    counts the records that it has sent itself, in a micro-batch since its start: the paper's local load estimation, which needs
+    no messages. H₂ is drawn from the targets other than H₁; otherwise every k-th key would have no choice.
 
     >>> keys = np.zeros(4, dtype=np.uint64)
     >>> sorted(np.bincount(TwoChoices().route(Share(4, width=8, hashes=lambda: keys), {}), minlength=8).tolist())[-2:]
@@ -44,11 +44,11 @@ class TwoChoices:
     def route(self, share: Share, table: Table) -> Targets:
         k = np.uint64(share.width)
         mixed = mix(share.keys ^ np.uint64(self.seed))
-        one = mixed % k
-        other = (one + np.uint64(1) + mix(mixed ^ _OTHER) % max(k - np.uint64(1), np.uint64(1))) % k
+        first = mixed % k
+        second = (first + np.uint64(1) + mix(mixed ^ _OTHER) % max(k - np.uint64(1), np.uint64(1))) % k
         sent = [0] * share.width
         targets = []
-        for i, j in zip(one.tolist(), other.tolist(), strict=True):
+        for i, j in zip(first.tolist(), second.tolist(), strict=True):
             target = j if sent[j] < sent[i] else i
             sent[target] += 1
             targets.append(target)
@@ -59,7 +59,7 @@ class TwoChoices:
 
 
 class Sent(NamedTuple):
-    """By what the keys are mixed, and how many records each replica was sent."""
+    """The seed of the hashes, and the number of records sent to each replica."""
 
     seed: Hashes
     records: npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Where replicas come, go and move to: EDF's rules, with the chance handed in."""
+"""The placement of replicas on nodes: EDF's rules. Randomness is passed in."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Delays = Mapping[str, Mapping[str, float]]
-"""From a node to each of its neighbours, in ms. A node without an entry has all others for neighbours, all as close."""
+"""The delays from a node to each of its neighbours, in ms. If a node has no entry, all others are equally close neighbours."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A node as its manager tells of it: how many more replicas it has cores for, and the share of its CPU that is in use.
-
-    ``executors`` and ``memory``: as in its snapshot.
+class NodeReport:
+    """A node as its manager reports it: ``free`` is the number of replicas for which it has idle cores, ``utilisation`` the
+    used share of its CPU. ``executors`` and ``memory`` are those of its snapshot.
     """
 
     node: str
@@ -30,9 +29,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """All nodes that told of themselves in a round, and how far they are from each other."""
+    """All nodes that reported in a round, and the delays between them."""
 
-    places: tuple[Place, ...]
+    places: tuple[NodeReport, ...]
     delays: Delays
 
     @cached_property
@@ -45,11 +44,11 @@ class Neighbourhood:
 
     @cached_property
     def utilisations(self) -> Floats:
-        """Not a number where it is not known, which is neither above nor below anything."""
+        """The utilisations; NaN, for which every comparison is false, if unknown."""
         return np.array([np.nan if place.utilisation is None else place.utilisation for place in self.places])
 
     def closeness(self, origin: str) -> Floats:
-        """1/(1 + delay) of every place, as seen from one; 0 where it is no neighbour."""
+        """1/(1 + delay) from a node to every place; 0 for a place that is not its neighbour."""
         if origin not in self._closeness:
             known = self.delays.get(origin)
             self._closeness[origin] = np.array([_close(place.node, origin, known) for place in self.places])
@@ -57,7 +56,7 @@ class Neighbourhood:
 
     @cached_property
     def _closeness(self) -> dict[str, Floats]:
-        """Many operators ask from the same node."""
+        """A cache, because many operators ask from the same node."""
         return {}
 
 

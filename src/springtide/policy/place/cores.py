@@ -1,14 +1,15 @@
-"""Which cores each executor gets: as many as were granted, with as little state moved as will do, and near its data.
+"""The assignment of cores to executors: each gets its grant, with the least state moved, and near its data.
 
 Source: Wang et al.: "Elasticutor: rapid elasticity for realtime stateful stream processing", SIGMOD 2019, section 4.2,
 algorithm 1. Node i has c_i cores, x_ij of them belong to executor j, whose main process is on its home node; X_j = Σ_i x_ij.
-An executor's state s_j is spread evenly over its cores, so that one core more on node i brings C⁺ = s_j·(X_j − x_ij) /
-(X_j·(X_j + 1)) bytes over the network, and one fewer C⁻ = s_j·(X_j − x_ij) / (X_j·(X_j − 1)). Executors that take in and put
-out more than φ bytes per second and core get cores of their home node only; where that cannot be had, φ is doubled.
+An executor's state s_j is spread evenly over its cores, so that a core more on node i moves C⁺ = s_j·(X_j − x_ij) /
+(X_j·(X_j + 1)) bytes over the network, and a core fewer C⁻ = s_j·(X_j − x_ij) / (X_j·(X_j − 1)). Executors whose input and
+output exceed φ bytes per second and core get cores of their home node only; if there are too few, φ is doubled.
 
-Read so: those with the most data come first (the paper's pseudo-code says ascending, its text descending). Cores are taken
-from those that have more than was granted, or are free and cost nothing. The last core is never taken (C⁻ would divide by 0),
-and the first one costs nothing (C⁺ would too). φ above the greatest data intensity excludes nobody, so doubling ends there.
+The paper leaves some points open, which are read as follows. Executors with the most data come first (the pseudo-code says
+ascending, the text descending). Cores come from executors above their grant, or are free and cost nothing. An executor's last
+core is never taken (C⁻ would divide by 0), and its first core costs nothing (nor would C⁺ be defined). Doubling of φ ends above
+the greatest data intensity, where φ excludes no executor.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 PHI = 512 * 1024.0
-"""φ: bytes per second and core, above which an executor counts as data-intensive."""
-NOBODY = -1
-"""The donor of a free core."""
+"""φ: an executor counts as data-intensive above this many bytes per second and core."""
+NO_DONOR = -1
+"""Stands for the donor of a free core."""
 
 
 @dataclass(frozen=True, eq=False)
 class Assigned:
-    """``cores``: x, a row for each node and a column for each executor. ``phi``: the one that was kept to; infinite: none."""
+    """``cores``: x, a row for each node and a column for each executor. ``phi``: the final φ; infinite if φ played no part."""
 
     cores: Ints
     phi: float
@@ -44,11 +45,11 @@ def assign(
     granted: Ints, cores: Ints, capacity: Ints, home: Ints, state: Floats, intensity: Floats, phi: float = PHI,
     from_any: bool = False,
 ) -> Assigned:  # fmt: skip
-    """At least ``granted`` cores for every executor, from the ``cores`` that they have now.
+    """Assign at least ``granted`` cores to every executor, starting from their present ``cores``.
 
     ``capacity``: c of every node. ``home``, ``state`` (bytes) and ``intensity`` (bytes per second and core): of every executor.
-    ``from_any``: a data-intensive executor may take from any that is not, as line 7 of the algorithm has it; who falls below
-    its grant by that is served later. An executor that has more than its grant keeps what nobody needs.
+    ``from_any``: a data-intensive executor may take cores from any that is not, as line 7 of the algorithm has it; a donor that
+    falls below its grant is served later. An executor with more than its grant retains the cores that no other needs.
 
     >>> two = np.array([[3, 1], [0, 0]])  # nodes × executors; node 1 is free
     >>> one_more = np.array([3, 2])
@@ -64,32 +65,32 @@ def assign(
         intensive = intensity > phi
         donors = ~intensive if from_any else np.zeros(len(granted), dtype=np.bool_)
         if market.may_serve(intensive, home, donors):
-            found = _attempt(market.copy(), home, intensity, intensive, donors)
-            if found is not None:
-                return Assigned(found, phi)
+            assigned = _attempt(market.copy(), home, intensity, intensive, donors)
+            if assigned is not None:
+                return Assigned(assigned, phi)
         while phi < greatest and (intensive == (intensity > phi)).all():
-            phi *= 2  # until it excludes fewer: the same ones would fail again
+            phi *= 2  # until it excludes fewer executors; the same set would fail again
 
 
 def naive(granted: Ints, cores: Ints, capacity: Ints, rng: np.random.Generator) -> Assigned:
-    """The same without regard to state and data: whoever needs a core gets any that is free or that another need not have.
+    """Assign cores without regard to state and data: an executor gets any core that is free or above another's grant.
 
     This is ``naive-EC`` of section 5.4.
     """
     _check(granted, cores, capacity)
     nodes = np.arange(len(capacity))
-    found, have = cores.copy(), cores.sum(axis=0)
+    assigned, have = cores.copy(), cores.sum(axis=0)
     spare = [np.repeat(nodes, capacity - cores.sum(axis=1))]
-    donors = [np.full(len(spare[0]), NOBODY)]
+    donors = [np.full(len(spare[0]), NO_DONOR)]
     for j in np.flatnonzero(have > granted):
         spare.append(rng.permutation(np.repeat(nodes, cores[:, j]))[: have[j] - granted[j]])
         donors.append(np.full(len(spare[-1]), j))
     needed = np.repeat(np.arange(len(granted)), np.maximum(granted - have, 0))
     chosen = rng.permutation(sum(map(len, spare)))[: len(needed)]
     at, donor = np.concatenate(spare)[chosen], np.concatenate(donors)[chosen]
-    np.add.at(found, (at, needed), 1)
-    np.subtract.at(found, (at[donor != NOBODY], donor[donor != NOBODY]), 1)
-    return Assigned(found, np.inf)
+    np.add.at(assigned, (at, needed), 1)
+    np.subtract.at(assigned, (at[donor != NO_DONOR], donor[donor != NO_DONOR]), 1)
+    return Assigned(assigned, np.inf)
 
 
 def _check(granted: Ints, cores: Ints, capacity: Ints) -> None:
@@ -104,7 +105,7 @@ def _check(granted: Ints, cores: Ints, capacity: Ints) -> None:
 
 
 def _attempt(market: _Market, home: Ints, intensity: Floats, intensive: Flags, donors: Flags) -> Ints | None:
-    """Algorithm 1 for one φ; None where it fails."""
+    """Algorithm 1 for a given φ; None if it fails."""
     granted = market.granted
     needy = deque(sorted(np.flatnonzero(market.have < granted).tolist(), key=lambda j: -intensity[j]))
     while needy:
@@ -117,15 +118,15 @@ def _attempt(market: _Market, home: Ints, intensity: Floats, intensive: Flags, d
             if donor is None:
                 return None
             market.trade(node, donor, j)
-            if donor != NOBODY and market.have[donor] == granted[donor] - 1:
-                needy.append(donor)  # only by ``from_any``; it is not data-intensive, so those who are come before it
+            if donor != NO_DONOR and market.have[donor] == granted[donor] - 1:
+                needy.append(donor)  # with ``from_any`` only; a donor is not data-intensive, so it is served last
     return market.cores
 
 
 class _Market:
-    """Who has which cores, and what it costs to take one: an entry for every node and executor that has cores there.
+    """The owners of all cores, and the cost of taking a core: an entry for every executor and node on which it has cores.
 
-    There are no more entries than cores, and a trade changes those of one donor only: 1,000 nodes are no trouble.
+    There are at most as many entries as cores, and a trade changes only the donor's, so it is fast with 1,000 nodes.
     """
 
     def __init__(self, granted: Ints, cores: Ints, capacity: Ints, state: Floats) -> None:
@@ -135,16 +136,17 @@ class _Market:
         self._node, self._owner = np.nonzero(cores)
         self._begins = np.searchsorted(self._node, np.arange(len(capacity) + 1))
         loss = self._loss(np.arange(len(self._node)))
-        self._cost = np.where((self.have > granted)[self._owner], loss, np.inf)  # C⁻ of those who have a core too many
+        self._cost = np.where((self.have > granted)[self._owner], loss, np.inf)  # C⁻ of executors above their grant
 
     def copy(self) -> _Market:
-        """To try something on; what no trade changes is shared."""
-        made = copy(self)
-        made.cores, made.have, made.free, made._cost = self.cores.copy(), self.have.copy(), self.free.copy(), self._cost.copy()
-        return made
+        """A copy for an attempt; arrays that no trade changes are shared."""
+        other = copy(self)
+        other.cores, other.have, other.free = self.cores.copy(), self.have.copy(), self.free.copy()
+        other._cost = self._cost.copy()
+        return other
 
     def may_serve(self, intensive: Flags, home: Ints, donors: Flags) -> bool:
-        """Whether every node has as many cores to give as those need who are at home there and take no others."""
+        """Whether every node has enough cores to give for the data-intensive executors at home there."""
         need = np.where(intensive, np.maximum(self.granted - self.have, 0), 0)
         wanted = np.bincount(home, need, minlength=len(self.free))
         spare = np.maximum(self.have - np.where(donors, 1, self.granted), 0)[self._owner]
@@ -152,7 +154,7 @@ class _Market:
         return bool((wanted <= self.free + np.bincount(self._node, given, minlength=len(self.free))).all())
 
     def _loss(self, entries: Ints) -> Floats:
-        """C⁻; infinite at the last core, and where none is left."""
+        """C⁻; infinite for an executor's last core, and on a node where it has none."""
         own, here = self._owner[entries], self.cores[self._node[entries], self._owner[entries]]
         have = self.have[own]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -160,37 +162,37 @@ class _Market:
         return np.where((have > 1) & (here > 0), loss, np.inf)
 
     def local(self, node: int, donors: Flags) -> int | None:
-        """Who gives up a core of this node at the least cost: one who has too many, or any of the ``donors``."""
+        """The executor that gives up a core of this node at the least cost: one above its grant, or any of the ``donors``."""
         if self.free[node] > 0:
-            return NOBODY
+            return NO_DONOR
         entries = np.arange(self._begins[node], self._begins[node + 1])
         costs = np.where(donors[self._owner[entries]], self._loss(entries), self._cost[entries])
         best = int(costs.argmin()) if len(costs) else -1
         return int(self._owner[entries[best]]) if best >= 0 and costs[best] < np.inf else None
 
     def anywhere(self, j: int, home: int) -> tuple[int, int | None]:
-        """The node and the donor with the least C⁻ + C⁺; at the same cost a free core, and one at home, come first."""
+        """The node and the donor with the least C⁻ + C⁺; at equal cost, free cores and cores at home come first."""
         have = self.have[j]
         gain = self.state[j] * (have - self.cores[:, j]) / (have * (have + 1)) if have else np.zeros(len(self.free))
         empty = np.where(self.free > 0, gain, np.inf)
         node = home if empty[home] <= empty.min() else int(empty.argmin())
-        cost, donor = empty[node], NOBODY if empty[node] < np.inf else None
+        cost, donor = empty[node], NO_DONOR if empty[node] < np.inf else None
         if len(self._cost):
             total = self._cost + gain[self._node]
             best = int(total.argmin())
             if total[best] < cost:
                 node, donor, cost = int(self._node[best]), int(self._owner[best]), total[best]
         if node != home and donor is not None and self.free[home] == 0:
-            there = slice(self._begins[home], self._begins[home + 1])
-            costs = self._cost[there] + gain[home]
+            at_home = slice(self._begins[home], self._begins[home + 1])
+            costs = self._cost[at_home] + gain[home]
             if len(costs) and costs.min() <= cost:
-                return home, int(self._owner[there][costs.argmin()])
+                return home, int(self._owner[at_home][costs.argmin()])
         return node, donor
 
     def trade(self, node: int, donor: int, j: int) -> None:
         self.cores[node, j] += 1
         self.have[j] += 1
-        if donor == NOBODY:
+        if donor == NO_DONOR:
             self.free[node] -= 1
             return
         self.cores[node, donor] -= 1

@@ -1,8 +1,8 @@
-"""What moves away from an overloaded node, and where to.
+"""Migration of a replica away from an overloaded node.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), section
-6. Above the utilisation U_mig a replica, any of the node's, moves to a neighbour that has room and is not overloaded itself,
-the closer the likelier. The score is (U − U_mig) / (1 − U_mig).
+6. Above the utilisation U_mig a random replica of the node moves to a neighbour that has room and is not overloaded itself;
+closer neighbours are more likely. The score is (U − U_mig) / (1 − U_mig).
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from springtide.model.request import Migrate
-from springtide.policy.place import Neighbourhood, Place
+from springtide.policy.place import Neighbourhood, NodeReport
 from springtide.policy.place.near import near
 
 
 def overload(
-    here: Place, replicas: Sequence[tuple[str, int]], around: Neighbourhood, above: float, rng: np.random.Generator
+    here: NodeReport, replicas: Sequence[tuple[str, int]], around: Neighbourhood, above: float, rng: np.random.Generator
 ) -> tuple[Migrate, float] | None:
-    """A migration and its score; None where there is no need, nothing to move, or nowhere to move it to.
+    """A migration and its score; None if there is no need, no replica, or no node for it.
 
-    ``replicas``: those on the node, as the operator and the place among its replicas. A neighbour whose use is not known might
-    be overloaded, and gets nothing.
+    ``replicas``: those on the node, each as its operator and its index there. A neighbour of unknown utilisation might be
+    overloaded, and gets no replica.
     """
     used = None if here.utilisation is None else min(1.0, here.utilisation)
     if used is None or used <= above or not replicas:
         return None
-    place = near(here.node, around, (around.free > 0) & (around.utilisations <= above), rng)  # so never this one
+    place = near(here.node, around, (around.free > 0) & (around.utilisations <= above), rng)  # this excludes the node itself
     if place is None:
         return None
     operator, replica = replicas[int(rng.integers(len(replicas)))]

@@ -1,8 +1,8 @@
-"""Which hosts give up executors: those where the state that has to move is least.
+"""The hosts whose executors are released: those where the least state has to move.
 
-Elasticutor's algorithm 1 (``cores.py``) with two parties: this application, whose executors on a host share what is cached
-there, and everybody else, who gets as many as are let go and has no state. One fewer of the x executors on a host, of X in all,
-moves s·(X − x) / (X·(X − 1)) bytes, so a host with many gives one up before the last one of another host goes.
+Elasticutor's algorithm 1 (``cores.py``) with two parties: this application, whose executors on a host share its cache, and all
+others, which get the released executors and have no state. Releasing one of x executors on a host, of X in all, moves
+s·(X − x) / (X·(X − 1)) bytes, so a host with many releases an executor before another host loses its last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from springtide.policy.place.cores import assign
 
 
 def leaving(there: Sequence[int], count: int) -> list[int]:
-    """How many of the executors of each host go. At the same cost those of the first host do.
+    """The number of executors that each host releases. At equal cost the first host comes first.
 
     >>> leaving([1, 3, 2], 3)
     [0, 2, 1]

@@ -1,4 +1,4 @@
-"""Which task has a shard of a stateful operator."""
+"""The assignment of a stateful operator's shards to tasks."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 Owner = npt.NDArray[np.int64]
-"""By shard, the task that has it."""
+"""For each shard, the task that has it."""
 Loads = npt.NDArray[np.float64]
-"""By shard, what its records cost lately, in seconds."""
+"""For each shard, the recent cost of its records, in seconds."""
 
 
 class Sharder(Protocol):
-    """Decides, before every batch, which task has each shard. Pure."""
+    """Assigns, before every batch, each shard to a task. Pure."""
 
     name: ClassVar[str]
 
     def assign(self, owner: Owner, loads: Loads, width: int) -> Owner:
-        """Every shard to one of so many tasks. ``owner``: as it is, which may be for more tasks than there are now."""
+        """Assign every shard to one of ``width`` tasks. ``owner``: the present assignment, possibly to more tasks."""
         ...
 
 
 def spread(shards: int, width: int) -> Owner:
-    """Before anything is known: ranges of shards, as even as can be."""
+    """The assignment before any loads are known: ranges of shards, as even as possible."""
     return np.arange(shards, dtype=np.int64) * width // shards

@@ -1,8 +1,8 @@
 """Elasticutor's balancing: while the most loaded task has more than θ times the mean, move the shard that helps most.
 
 Source: Wang et al.: "Elasticutor: rapid elasticity for realtime stateful stream processing", SIGMOD 2019, section 3.2. The load
-of a shard is what its records cost lately; δ is the greatest load of a task over the mean load. A shard moves from the most
-loaded task to the least loaded one. A hot shard that alone has more than the mean is isolated by that: the others leave.
+of a shard is the recent cost of its records; δ is the greatest load of a task over the mean load. Shards move from the most
+loaded task to the least loaded. A hot shard with more than the mean load is isolated that way, because the others leave.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from springtide.policy.registry import parameter, validate
 from springtide.policy.shard import Loads, Owner
 
 THETA = 1.2
-"""The paper's."""
-FINER = 1.1
-"""Here a shard changes its task without a stop and without a copy, so it may do so for less."""
-LEAST_GAIN_S = 0.005
-"""A new table takes some 10 ms of a batch: it is written down, and sent to the tasks. Where the work of a batch is a few
-milliseconds, what is measured of it is noise: one batch in three had another table."""
+"""The paper's limit of δ."""
+DEFAULT_THETA = 1.1
+"""The default limit of δ. It is below the paper's, because here a shard moves without a stop and without a copy."""
+MIN_GAIN_S = 0.005
+"""The least excess load that a move is made for. A new table costs some 10 ms of a batch, because it is written and sent to the
+tasks. Loads of a few milliseconds are noise: with no limit, every third batch had a new table."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Balance:
     source: ClassVar[str] = "Elasticutor, section 3.2"
     summary: ClassVar[str] = "moves the shard that helps most, until the most loaded task has at most θ times the mean"
 
-    theta: float = parameter(FINER, minimum=1.0, maximum=100.0, help="so many times the mean load is balanced enough")
+    theta: float = parameter(DEFAULT_THETA, minimum=1.0, maximum=100.0, help="the most load of a task, in mean loads, θ")
     least_gain: float = parameter(
-        LEAST_GAIN_S, "s", minimum=0.0, help="so little above the mean load is balanced enough too, in a batch"
+        MIN_GAIN_S, "s", minimum=0.0, help="no move while the most loaded task is less than this above the mean, in a batch"
     )
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Balance:
 
 
 def balanced(owner: Owner, loads: Loads, width: int, theta: float = THETA) -> Owner:
-    """The table after the moves that bring δ down to θ, or as far down as moves of one shard can.
+    """The assignment after moves that bring δ down to θ, or as far down as moves of single shards can.
 
     >>> balanced(np.array([0, 0, 0, 1]), np.array([4.0, 3.0, 1.0, 2.0]), 2)
     array([0, 1, 0, 1])
@@ -67,7 +67,7 @@ def balanced(owner: Owner, loads: Loads, width: int, theta: float = THETA) -> Ow
         after = np.maximum(tasks[most] - loads[mine], tasks[least] + loads[mine])
         best = int(after.argmin())
         if after[best] >= tasks[most] * (1 - 1e-9):
-            break  # no move improves it: one shard has it all
+            break  # no move helps: a single shard has most of the load
         shard = mine[best]
         owner[shard] = least
         tasks[most] -= loads[shard]
@@ -76,7 +76,7 @@ def balanced(owner: Owner, loads: Loads, width: int, theta: float = THETA) -> Ow
 
 
 def _fitted(owner: Owner, loads: Loads, width: int) -> Owner:
-    """Without tasks that are no longer there: their shards go to the least loaded of the others, the heaviest first."""
+    """Reassign the shards of tasks that no longer exist: each to the least loaded task, the heaviest first."""
     owner = owner.copy()
     orphans = np.flatnonzero(owner >= width)
     if len(orphans):
@@ -90,7 +90,7 @@ def _fitted(owner: Owner, loads: Loads, width: int) -> Owner:
 
 
 def _with_floor(loads: Loads) -> Loads:
-    """A shard that nothing came for lately counts for a little, that such shards are spread too."""
+    """Give idle shards a small load, so that they are spread too."""
     total = float(loads.sum())
     floor = 0.01 * total / len(loads) if total > 0 else 1.0
     return np.maximum(loads, floor)

@@ -1,4 +1,4 @@
-"""Shards in ranges, whatever they cost: what partitioning by a hash of the key does."""
+"""A fixed assignment of ranges of shards, whatever their loads: the same as hash partitioning."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from springtide.policy.shard import Loads, Owner, spread
 
 @dataclass(frozen=True)
 class Fixed:
-    """As many shards for every task, which only another width changes."""
+    """The same number of shards for every task. Only a change of the width changes it."""
 
     kind: ClassVar[str] = "shard"
     name: ClassVar[str] = "fixed"
     source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "as many shards for every task, whatever they cost: hash partitioning"
+    summary: ClassVar[str] = "the same number of shards for every task, whatever their loads: hash partitioning"
 
     def __post_init__(self) -> None:
         validate(self)

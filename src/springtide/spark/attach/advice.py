@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from springtide.policy.scale.tide_replay import BATCH_LATENCY
+from springtide.policy.scale.tide.replay import BATCH_LATENCY
 from springtide.spark.attach.batches import SKEW, Batch
 
 LAST = 5

@@ -20,7 +20,7 @@ from springtide.spark.attach.options import AttachOptions
 from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
 from springtide.spark.driver import clusters
-from springtide.spark.private import internals
+from springtide.spark.private import status
 
 SHARED = "_springtide_attached"
 """Where a context keeps what its queries share: it lives as long as the context does, and no longer."""
@@ -44,7 +44,7 @@ def begin(query: Any, given: Mapping[str, Any], clock: Clock) -> Attachment:
     to, and gives way when the application does so later.
     """
     check_query(query)
-    session = internals.QuerySession(query)
+    session = status.QuerySession(query)
     attached, key = _attached(session, clock), str(query.runId)
     with attached.lock:
         earlier = attached.by_query.get(key)

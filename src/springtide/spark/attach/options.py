@@ -11,7 +11,7 @@ from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
 from springtide.model.yes_no import yes_or_no
 from springtide.options import Duration, positive_s, spec
-from springtide.policy.scale.tide_replay import BATCH_LATENCY
+from springtide.policy.scale.tide.replay import BATCH_LATENCY
 
 PREFIX = "spark.springtide."
 POLICY = "policy."

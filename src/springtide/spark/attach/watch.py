@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from springtide.spark.attach.batches import Batch, Stage, from_progress, union_s
-from springtide.spark.private import internals
+from springtide.spark.private import status
 
 AT_ONCE = 20
 """Batches that are looked at in one go: each takes a few milliseconds of the driver."""
@@ -20,7 +20,7 @@ class SparkQuery:
 
     def __init__(self, query: Any, session: Any) -> None:
         self._query = query
-        self._look = internals.QueryLook(query, session)
+        self._look = status.QueryLook(query, session)
         self.name = query.name or f"query {str(query.id)[:8]}"
         self._seen: int | None = None  # the number of the newest batch
         self._job = -1  # the newest job of that batch
@@ -79,7 +79,7 @@ class SparkQuery:
             self._job = max([self._job, *own])
         return found
 
-    def _stages(self, jobs: Iterable[internals.Job]) -> tuple[Stage, ...]:
+    def _stages(self, jobs: Iterable[status.Job]) -> tuple[Stage, ...]:
         """All stages, each once; the one with the most work also tells of its tasks."""
         keys = {number for job in jobs for number in job.stages}
         stages = {key: Stage(tasks, work_s) for number in keys for key, tasks, work_s in self._look.stage(number)}

@@ -239,13 +239,13 @@ def _planned_only(found: Found, text: str | None) -> Iterator[str]:
     recorded = found.recorded.get(found.last)
     if found.logs is None and found.last >= 0:
         return  # which entries are committed is not known
-    read = log_offsets(recorded) if isinstance(recorded, str) else []
+    read = log_offsets(recorded) if isinstance(recorded, str) else {}
     planned = log_offsets(text or "")
     for name in found.entries:
         entry = Entry.of(name)
-        if entry is None or entry.source >= max(len(read), len(planned)):
+        if entry is None:
             continue
-        committed = read[entry.source] if entry.source < len(read) else None
-        is_log = committed is not None or (entry.source < len(planned) and planned[entry.source] is not None)
+        committed = read.get(entry.source)
+        is_log = committed is not None or planned.get(entry.source) is not None
         if is_log and entry.number > (-1 if committed is None else committed):
             yield name

@@ -7,22 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from springtide.control.ports import Control
 from springtide.errors import RecordError, SpringtideError
 from springtide.model.plan import Plan
-from springtide.model.report import BatchReport, TaskReport
-from springtide.model.topology import Kind, Topology
+from springtide.model.report import BatchReport
+from springtide.model.topology import Topology
 from springtide.policy.group import Route
 from springtide.policy.group.cost_key import NOTHING, Variance
+from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.pipeline import Outcome, Pipeline
 from springtide.spark.driver.sinks import Sinks
+from springtide.spark.shared.report import Report
 from springtide.spark.state.book import StateBook
-from springtide.spark.task import staging
 
 Backlog = Callable[[dict[str, int]], int | None]
 """How many records wait, given how many of each source were committed."""
@@ -151,10 +151,10 @@ class BatchRunner:
         outcome = self._ran(frame, batch, plan)
         ran = time.time()
         _raise_if_stopped(outcome)
-        receipts = [receipt for task in outcome.tasks for receipt in task["receipts"]]
+        receipts = [vars(receipt) for task in outcome.tasks for receipt in task.receipts]
         outputs = self._sinks.located(batch, receipts)
         for output in outputs:
-            staging.check_staged(output)
+            staged.check_staged(output)
         rows = self._source_rows(outcome)
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
         self._sinks.deliver(self._session, batch, outputs)
@@ -172,8 +172,8 @@ class BatchRunner:
             self._state.committed(manifest)
         committed = time.time()
         self.committed = totals
-        ages = (committed - at for task in outcome.tasks for at, _ in task["created"])
-        self._oldest_s = max(ages, default=math.inf if any(task["shed"] for task in outcome.tasks) else 0.0)
+        ages = (committed - at for task in outcome.tasks for at, _ in task.created)
+        self._oldest_s = max(ages, default=math.inf if any(task.shed for task in outcome.tasks) else 0.0)
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
         return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
 
@@ -190,9 +190,8 @@ class BatchRunner:
     def _source_rows(self, outcome: Outcome) -> dict[str, int]:
         rows = dict(outcome.source_rows)
         for source in self._topology.sources:
-            for task in outcome.tasks:
-                if source.name in task["tallies"]:
-                    rows[source.name] = rows.get(source.name, 0) + int(task["tallies"][source.name]["rows_in"])
+            for one in (one for task in outcome.tasks for one in task.operators if one.operator == source.name):
+                rows[source.name] = rows.get(source.name, 0) + (one.rows_in or 0)
         return rows
 
     def _report(
@@ -201,20 +200,20 @@ class BatchRunner:
     ) -> BatchReport:  # fmt: skip
         sinks = {operator.name: 0 for operator in self._topology.sinks}
         for task in outcome.tasks:
-            for name, count in task["sinks"].items():
+            for name, count in task.sinks.items():
                 sinks[name] += count
         return BatchReport(
             batch, self._epoch, plan, started, committed, rows_in,
             rows_out=sum(sinks.values()),
-            rows_failed=sum(task["dead"] for task in outcome.tasks),
-            tasks=tuple(_task_reports(outcome.tasks, self._topology)),
+            rows_failed=sum(task.dead for task in outcome.tasks),
+            tasks=tuple(one for task in outcome.tasks for one in task.operators),
             sinks=sinks,
-            created=tuple(outcome.created) + tuple((at, n) for task in outcome.tasks for at, n in task["created"]),
+            created=tuple(outcome.created) + tuple(one for task in outcome.tasks for one in task.created),
             backlog=self._backlog(self.committed),
             phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
             costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
             variances=_variances(outcome.tasks),
-            rows_shed=sum(task["shed"] for task in outcome.tasks),
+            rows_shed=sum(task.shed for task in outcome.tasks),
             state=self._state.reports(plan, outcome.tasks) if self._state else {},
         )  # fmt: skip
 
@@ -224,32 +223,22 @@ def _routing(plan: Plan) -> tuple[object, ...]:
     return plan.knowledge, plan.widths, plan.shards
 
 
-def _task_reports(tasks: list[dict[str, Any]], topology: Topology) -> list[TaskReport]:
-    reports = []
-    for task in tasks:
-        for operator, tally in task["tallies"].items():
-            in_jvm = topology[operator].kind is Kind.SQL
-            unknown = {"busy_s": None, "rows_in": None} if in_jvm else {}
-            reports.append(TaskReport(operator, task["task"], **{**tally, **unknown}))
-    return reports
-
-
-def _variances(tasks: list[dict[str, Any]]) -> dict[str, dict[str, tuple[float, ...]]]:
+def _variances(tasks: list[Report]) -> dict[str, dict[str, tuple[float, ...]]]:
     """What each column tells about the costs, added up over the tasks."""
     sums: dict[str, dict[str, tuple[float, ...]]] = {}
     for task in tasks:
-        for operator, columns in task["variances"].items():
+        for operator, columns in task.variances.items():
             own = sums.setdefault(operator, {})
             for column, more in columns.items():
-                own[column] = Variance(*more).plus(Variance(*own.get(column, NOTHING)))
+                own[column] = more.plus(Variance(*own.get(column, NOTHING)))
     return sums
 
 
 def _raise_if_stopped(outcome: Outcome) -> None:
     for task in outcome.tasks:
-        if task["stopped"] is not None:
-            letter = task["stopped"]
+        if task.stopped is not None:
+            letter = task.stopped
             raise RecordError(
-                f"operator {letter['operator']!r} failed with {letter['error']} on the record {letter['record']}, and its"
-                f" on_error is 'stop'; nothing of the batch was committed\n{letter['traceback']}"
+                f"operator {letter.operator!r} failed with {letter.error} on the record {letter.record}, and its"
+                f" on_error is 'stop'; nothing of the batch was committed\n{letter.traceback}"
             )

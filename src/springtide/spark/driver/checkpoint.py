@@ -27,17 +27,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 import secrets
 import socket
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from springtide.errors import CheckpointError, DamageError
 from springtide.model.plan import Plan
@@ -46,7 +44,9 @@ from springtide.spark.driver.begun import Begun, Note
 from springtide.spark.driver.documents import SEED, SETTLED, known
 from springtide.spark.driver.editions import Editions
 from springtide.spark.driver.fingerprint import checksum, compare, fingerprint
-from springtide.spark.driver.manifests import KEPT_BATCHES, Manifests
+from springtide.spark.driver.lock import Lock
+from springtide.spark.driver.manifests import Manifests
+from springtide.spark.driver.plan_files import PlanFiles
 from springtide.spark.driver.starting import Parts
 from springtide.spark.private.logs import Logs
 from springtide.spark.shared.durable import read_json, write_atomic
@@ -65,12 +65,13 @@ class Checkpoint:
         self.own = self.root / "springtide"
         self.epoch = 0
         self.identity = ""
-        self._lock: IO[str] | None = None
+        self._lock = Lock(self.root, self.own / "driver.lock")
         self.logs = Logs(self.root / "spark")
         self._manifests = Manifests(self.own / "manifests")
         self._topology: dict[str, Any] = {}  # its id and its fingerprint's checksum, for manifests
         self._settled: dict[str, Any] = {}  # the documents that never change, for manifests
         self._begun: Begun | None = None
+        self._plans = PlanFiles(self.own / "plans")
         self._note = Note(self.own / "begun.json")
         self._staged: tuple[Path, ...] = ()
 
@@ -113,7 +114,7 @@ class Checkpoint:
                 (self.own / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"checkpoint {self.root} cannot be made: {error.strerror}; give another folder") from None
-        self._take_lock()
+        self._lock.take()
         self._begun, self._manifests = None, Manifests(self.own / "manifests")  # another driver may have gone on meanwhile
         try:
             self._identify(topology, wanted)
@@ -122,28 +123,9 @@ class Checkpoint:
             self.release()
             raise
 
-    def _take_lock(self) -> None:
-        lock = (self.own / "driver.lock").open("a+", encoding="utf-8", errors="replace")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not lockf, which does not part two drivers of one process
-        except OSError:
-            lock.seek(0)
-            holder = lock.read().strip() or "an unknown process"
-            lock.close()
-            raise CheckpointError(
-                f"checkpoint {self.root} is in use by {holder}; stop that run first, or give another checkpoint"
-            ) from None
-        lock.seek(0)
-        lock.truncate()
-        lock.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        lock.flush()
-        self._lock = lock
-
     def release(self) -> None:
         self._note.close()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.release()
 
     # Whose it is
 
@@ -340,22 +322,11 @@ class Checkpoint:
 
     def plan(self, batch: int) -> Plan | None:
         """The plan that holds for a batch: the latest that was written for it or for one before it. None if that is damaged."""
-        numbers = [int(path.stem) for path in (self.own / "plans").glob("[0-9]*.json") if path.stem.isdigit()]
-        latest = max((number for number in numbers if number <= batch), default=None)
-        if latest is None:
-            return None
-        try:
-            document = read_json(self._plan_file(latest))
-            return None if document is None else Plan.from_json(document)
-        except (DamageError, TypeError, ValueError, KeyError, AttributeError) as error:
-            log.warning("%s is damaged (%s); batch %d takes the plan in force", self._plan_file(latest), error, batch)
-            return None
+        return self._plans.read(batch)
 
     def write_plan(self, batch: int, plan: Plan) -> None:
         """Fix the plan of a batch and of those after it, before it runs."""
-        write_atomic(self._plan_file(batch), plan.to_json())
-        for old in sorted((self.own / "plans").glob("[0-9]*.json"))[:-KEPT_BATCHES]:
-            old.unlink()
+        self._plans.write(batch, plan)
 
     def manifest(self, batch: int) -> dict[str, Any] | None:
         return self._manifests.read(batch)
@@ -411,6 +382,3 @@ class Checkpoint:
                 raise DamageError(error.path, error.fault, ways_out(error.remedy, ANEW)) from None
             log.warning("%s. The run goes on: %s", error, expected.without)
             return None
-
-    def _plan_file(self, batch: int) -> Path:
-        return self.own / "plans" / f"{batch:08d}.json"

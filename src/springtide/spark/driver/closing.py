@@ -12,19 +12,27 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyspark.sql import DataFrame
+
 from springtide.model.state import moment
 from springtide.processors.aggregating import CLOSE
 from springtide.processors.processor import Clock
+from springtide.spark.driver.batch import BatchRunner
 from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.last_batch import LastBatch
+from springtide.spark.private.query import empty_like
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.per_key import NEXT
 from springtide.spark.state.reading import reading
 from springtide.spark.state.stepping import Kept
+from springtide.spark.task.context import BATCH_PROPERTY
 
 log = logging.getLogger("springtide.spark")
 
@@ -94,6 +102,32 @@ def close(
             return Closed(opened, interrupted=True)
         checkpoint.logs.commit(batch)
     return Closed(opened)
+
+
+def run(runner: BatchRunner, frame: DataFrame, batch: int, last_batch: LastBatch) -> bool:
+    """Run a closing batch; False if it was given up. ``frame``: what the query read.
+
+    It runs in a thread of its own: this one watches it, as timers may hang, and has local properties of the caller's.
+    """
+    context, ended, errors = frame.sparkSession.sparkContext, threading.Event(), list[BaseException]()
+    tag = f"springtide-closing-{uuid.uuid4().hex[:8]}"
+
+    def close() -> None:
+        try:
+            context.addJobTag(tag)
+            context.setLocalProperty(BATCH_PROPERTY, str(batch))
+            runner.close(empty_like(frame), batch)
+        except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits
+            errors.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=close, name="springtide-closing", daemon=True).start()
+    if not last_batch.outwait(runner, lambda: not ended.wait(0.1), lambda: context.cancelJobsWithTag(tag), patient=True):
+        return False
+    if errors:
+        raise errors[0]
+    return True
 
 
 def _warn(due: Sequence[str], root: Path, ran: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from springtide.errors import SetupError
 from springtide.model.executor import Executor
-from springtide.spark.private import internals
+from springtide.spark.private import executors
 from springtide.spark.private.properties import is_on
 
 log = logging.getLogger("springtide.spark")
@@ -58,7 +58,7 @@ class SparkCluster:
     """
 
     def __init__(self, session: Any, warm: bool = False, task_cpus: int = 1) -> None:
-        self._backend = internals.ExecutorBackend(session)
+        self._backend = executors.ExecutorBackend(session)
         self._task_cpus = task_cpus
         self._asked: int | None = None
         self._wanted: int | None = None  # what was asked last, until it is done
@@ -142,7 +142,7 @@ class WarmUp:
     When something fails, or after ``close``, executors count as ready, as they would without this.
     """
 
-    def __init__(self, backend: internals.ExecutorBackend) -> None:
+    def __init__(self, backend: executors.ExecutorBackend) -> None:
         self._backend = backend
         self._started: dict[str, tuple[float, Any]] = {}
         self._until = 0.0  # up to then some are expected

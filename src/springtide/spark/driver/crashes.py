@@ -17,8 +17,6 @@ short; Spark runs a task four times before a batch fails, so that most records h
 MOST_ASIDE = 100
 """The most records of one batch that are put aside. If more kill their workers, the operator is at fault, not the records; each
 costs a restart of the query, a second or two."""
-DIED = "Python worker exited unexpectedly"
-"""Part of Spark's message when the socket to a worker ends in the middle of a task, in 4.2 and 4.3."""
 
 
 class Crashes:

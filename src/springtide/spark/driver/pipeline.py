@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -21,21 +20,26 @@ from springtide.model.costs import TaskCosts
 from springtide.model.topology import Kind
 from springtide.policy.group import Route
 from springtide.spark.driver.sources import columns
-from springtide.spark.private.internals import Stages, detached
+from springtide.spark.private.query import detached
+from springtide.spark.private.stages import Stages
 from springtide.spark.shared import blocks, costs
 from springtide.spark.shared.blocks import BlockKind
 from springtide.spark.shared.program import Node, Program
+from springtide.spark.shared.report import Report
 from springtide.spark.shared.shipping import Shipment, ship
-from springtide.spark.state.catalog import SUFFIX
-from springtide.spark.state.compact import merge
-from springtide.spark.task.worker import ASIDE_PROPERTY, STATE_PROPERTY, Entry, Port, Stage, StagePlan, decode, unpacked
+from springtide.spark.shared.stage_plan import StagePlan
+from springtide.spark.task.context import ASIDE_PROPERTY, STATE_PROPERTY
+from springtide.spark.task.entry import Entry, Port
+from springtide.spark.task.merging import Merge
+from springtide.spark.task.rows import Onward, Pick
+from springtide.spark.task.stage import Stage
 
 
 @dataclass
 class Outcome:
     """What the tasks of a batch reported."""
 
-    tasks: list[dict[str, Any]] = field(default_factory=list)
+    tasks: list[Report] = field(default_factory=list)
     costs: dict[str, list[TaskCosts]] = field(default_factory=dict)
     source_rows: dict[str, int] = field(default_factory=dict)  # of sources that only the JVM read
     created: list[tuple[float, float]] = field(default_factory=list)
@@ -91,7 +95,7 @@ class Pipeline:
         context = self._session.sparkContext
         context.addJobTag(self._merging)
         rests = context.defaultParallelism > 1  # else batches wait for it
-        work = _Merge(self._shipment, number, tuple(names), target, oldest, now, rests)
+        work = Merge(self._shipment, number, tuple(names), target, oldest, now, rests)
         result: Mapping[str, Any] = context.parallelize([0], 1).map(work).collect()[0]
         return result
 
@@ -120,7 +124,7 @@ class Pipeline:
             if header.kind is BlockKind.COSTS:
                 outcome.costs.setdefault(self._program.nodes[header.consumer].name, []).append(costs.unpack(payload))
             else:
-                outcome.tasks.append(unpacked(payload))
+                outcome.tasks.append(Report.decoded(payload))
 
     @property
     def _ranges(self) -> Mapping[int, tuple[int, int]]:
@@ -205,9 +209,9 @@ class Pipeline:
         if not fed:
             return stage
         letting_go.append(self._stages.persist(stage))
-        entries = [self._stages.apply(stage, self._once(("onward", level), lambda: _Onward(level)))]
+        entries = [self._stages.apply(stage, self._once(("onward", level), lambda: Onward(level)))]
         for node in fed:
-            rows = self._stages.elements(stage).mapPartitions(_Pick(node.number, node.input_schema))
+            rows = self._stages.elements(stage).mapPartitions(Pick(node.number, node.input_schema))
             frame = self._session.createDataFrame(rows, from_arrow_schema(node.input_schema), verifySchema=False)
             entries += self._run_sql(frame, node, level, letting_go)
         return self._stages.union(entries)
@@ -234,66 +238,6 @@ class Pipeline:
         if in_python:
             entries.append(self._entry(result, level, Port(node.number)))
         return entries
-
-
-@dataclass(frozen=True)
-class _Merge:
-    """What the task of a merge does."""
-
-    shipment: Shipment
-    number: int
-    names: tuple[str, ...]
-    target: str
-    oldest: bool
-    now: int
-    rests: bool
-
-    def __call__(self, _: int) -> Mapping[str, Any]:
-        kept = self.shipment.unpacked().nodes[self.number].kept
-        attempt = TaskContext.get().taskAttemptId()  # no two attempts write the same file
-        target = f"{self.target.removesuffix(SUFFIX)}-{attempt}{SUFFIX}"
-        return merge(kept, self.names, target, self.oldest, self.now, self.rests)
-
-
-class _Onward:
-    """A stage's blocks without the rows for the sql operators of its level, which have been read."""
-
-    def __init__(self, level: int) -> None:
-        self._level = level
-
-    def __call__(self, split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
-        keys = iter(elements)
-        for key, block in zip(keys, keys, strict=True):
-            header = blocks.parse(block)
-            if header.kind is not BlockKind.ROWS or header.level != self._level:
-                yield from (key, block)
-
-
-class _Pick:
-    """Picks the rows for one sql operator out of a stage's blocks."""
-
-    def __init__(self, consumer: int, schema: pa.Schema) -> None:
-        self._consumer, self._schema = consumer, schema
-
-    def __call__(self, elements: Any) -> Any:
-        for position, block in enumerate(elements):
-            if position % 2 == 0:  # keys
-                continue
-            header = blocks.parse(block)
-            if header.kind is BlockKind.ROWS and header.consumer == self._consumer:
-                for row in decode(block, self._schema).to_pylist():
-                    yield tuple(_as_row(value, kind) for value, kind in zip(row.values(), self._schema.types, strict=True))
-
-
-def _as_row(value: Any, kind: pa.DataType) -> Any:
-    """A value as Spark's rows hold it: Arrow gives maps as lists of pairs."""
-    if value is None or not pa.types.is_nested(kind):
-        return value
-    if pa.types.is_map(kind):
-        return {key: _as_row(one, kind.item_type) for key, one in value}
-    if pa.types.is_struct(kind):
-        return tuple(_as_row(value[part.name], part.type) for part in kind)
-    return [_as_row(one, kind.value_type) for one in value]
 
 
 def _check_result(node: Node, result: DataFrame) -> None:

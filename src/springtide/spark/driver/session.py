@@ -92,7 +92,7 @@ def create(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    from springtide.spark.private import internals
+    from springtide.spark.private import jvm, local_files
 
     if SparkSession.getActiveSession() is not None:
         raise SetupError("there is a Spark session already; pass it as spark=, or stop it first")
@@ -108,11 +108,11 @@ def create(
         settings["spark.archives"] = ",".join(archives)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    internals.launch_jvm({"spark.master": master, "spark.app.name": app, **settings}, log)
+    jvm.launch_jvm({"spark.master": master, "spark.app.name": app, **settings}, log)
     with _own_interrupt():
         session = builder.getOrCreate()
-    internals.use_executors_python(session, python)
-    internals.write_logs_quickly(session)
+    jvm.use_executors_python(session, python)
+    local_files.write_logs_quickly(session)
     session.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     for file in py_files:
         session.sparkContext.addPyFile(file)
@@ -137,9 +137,9 @@ def _own_interrupt() -> Iterator[None]:
 
 def adopt(session: object, dynamic: bool = False) -> object:
     """A user's own session: checked, and given the settings that can still be changed, without touching theirs."""
-    from springtide.spark.private import internals
+    from springtide.spark.private import jvm
 
-    if not internals.is_alive(session):
+    if not jvm.is_alive(session):
         raise RunError("the Spark session that was handed over has ended; make a new one, and go on from the checkpoint")
     check(session, dynamic)
     own = session.newSession()  # type: ignore[attr-defined]

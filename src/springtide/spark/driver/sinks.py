@@ -17,14 +17,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from springtide.errors import CheckpointError
 from springtide.model.endpoints import ConsoleSink, FilesSink, ForeachSink, MemorySink, TableSink
 from springtide.model.topology import Topology
+from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.staged import Output, StagedFileError
 from springtide.spark.driver.starting import hands_on
 from springtide.spark.driver.undo import take_back
 from springtide.spark.shared.durable import sync_folder
 from springtide.spark.shared.program import Staging
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
-from springtide.spark.task import staging
-from springtide.spark.task.staging import Output, StagedFileError
 
 Outputs = Sequence[Output]
 
@@ -49,7 +49,7 @@ class Sinks:
         Path(self._dead_letters.path).mkdir(parents=True, exist_ok=True)
         self._settle(checkpoint)
         for place in self._places.values():
-            staging.sweep(place, checkpoint.epoch)
+            staged.sweep(place, checkpoint.epoch)
 
     def _settle(self, checkpoint: Checkpoint) -> None:
         """Publish what the last batch committed and left hidden, or have the batch computed again. Every earlier batch was
@@ -59,7 +59,7 @@ class Sinks:
             return
         batch = int(manifest["batch"])
         finished, receipts = checkpoint.is_finished(batch), manifest.get("receipts")
-        if finished and staging.have_paths(receipts):  # of no use any more, and the folders may have been moved since
+        if finished and staged.have_paths(receipts):  # of no use any more, and the folders may have been moved since
             return
         try:
             outputs = self.located(batch, receipts)
@@ -88,7 +88,7 @@ class Sinks:
             sink = targets[name]
             try:
                 target = sink.path if isinstance(sink, FilesSink) else None
-                outputs.append(staging.located(receipt, self._places[name], target, batch))
+                outputs.append(staged.located(receipt, self._places[name], target, batch))
             except ValueError as error:
                 raise ValueError(f"a receipt of sink {name!r} cannot be right: {error}") from None
         return outputs
@@ -149,9 +149,9 @@ class Sinks:
 
         All files are checked before the first one is moved.
         """
-        hidden = [one for one in outputs if one.target is not None and staging.is_hidden(one)]
+        hidden = [one for one in outputs if one.target is not None and staged.is_hidden(one)]
         for one in hidden:
-            staging.publish(one)
+            staged.publish(one)
         for one in outputs:
             if one.target is None:
                 one.staged.unlink(missing_ok=True)

@@ -14,8 +14,8 @@ from springtide.errors import TopologyError
 from springtide.model.endpoints import DataFrameSource, FilesSource, GenerateSource
 from springtide.model.schema import misfits
 from springtide.model.topology import Operator, Topology
-from springtide.spark.private import internals
-from springtide.spark.task import generate
+from springtide.spark.driver import generated
+from springtide.spark.private import jvm
 
 
 def stream(
@@ -54,8 +54,8 @@ def _side_by_side(frames: list[DataFrame]) -> DataFrame:
 def _frame(session: SparkSession, operator: Operator, start: Path, control: Path) -> DataFrame:
     spec = operator.source
     if isinstance(spec, GenerateSource):
-        with internals.drivers_python(session):
-            return generate.stream(session, spec, operator.schema, start, control)
+        with jvm.drivers_python(session):
+            return generated.stream(session, spec, operator.schema, start, control)
     if isinstance(spec, FilesSource):
         reader = session.readStream.format(spec.format).schema(from_arrow_schema(operator.schema)).options(**spec.options)
         if spec.max_files is not None:

@@ -3,9 +3,15 @@
 A new version of Spark can break what is here, and nothing else. Each file says why Springtide needs it, with which versions of
 Spark it was seen to work, and what happens where it is not there.
 
-    internals   the JVM: starting it, the sink, the shuffles, the executors, the status of queries
-    daemon      the parent of the Python workers, which imports what they need
-    pool        workers that start before a plan wants them
-    logs        the text of Spark's offset and commit logs
-    properties  settings in a file that only this user can read
+    jvm          starts the JVM, sees whether it is alive, and lets go of it
+    properties   settings for the JVM in a file that only this user can read
+    local_files  Hadoop's local files without a process for each
+    query        the sink of the query, and why a query ended
+    stages       the stages of a batch as RDDs of blocks
+    failures     why a query failed, by the texts of Spark's errors
+    logs         the text of Spark's offset and commit logs
+    executors    lists, requests, warms up and releases executors
+    status       the progress and the jobs of a query that is not Springtide's
+    daemon       the parent of the Python workers, which imports what they need
+    pool         workers that start before a plan wants them
 """

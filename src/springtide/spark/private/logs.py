@@ -1,28 +1,39 @@
 """Spark's own part of a checkpoint, <checkpoint>/spark: its offset log, its commit log, and the logs of its sources.
 
-    offsets/N      what batch N reads: a version, a line of metadata, and the end offset of each source
+    offsets/N      what batch N reads: a version, a line of metadata, and the end offset of each source. In version 1 the place
+                   of a line is the source's number, and "-" stands for no offset; in version 2 each line begins with the
+                   number and a colon, lines have any order, and sources without an offset have none
     commits/N      batch N is done
     sources/I/N    the files that source I has seen; N.compact has all from the first on. Sources of other kinds keep their
                    start in sources/I/0
     metadata       the query's id
 
 Spark does not fsync any of them.
+
+Why: a replay has to read the same records, so a damaged log is mended from manifests, and closing batches are logged as Spark
+logs its own.
+Seen to work on: Spark 4.2 and 4.3, whose logs are of version 1 or 2.
+Without it: a start refuses logs of another version, and names the file.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from springtide.errors import CheckpointError
 from springtide.spark.shared.durable import make_folder, write_whole
 
 VERSION = re.compile("v[12]")
 """The versions of its logs that Spark 4 reads. It does not start from a file of another one."""
+_OF_SOURCE = re.compile("([0-9]{1,9}):(.*)")
+"""A line of version 2: the number of a source, and its offset."""
 COMPACT = ".compact"
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 """The text of a commit, where the query has no watermark of Spark's own."""
@@ -90,7 +101,7 @@ class Logs:
         self.commit(committed)
         batch = committed + 1
         if self.text("offsets", batch) is None:
-            version, metadata, *offsets = self.file("offsets", committed).read_text(encoding="utf-8").split("\n")
+            version, metadata, *offsets = _lines(self.file("offsets", committed).read_text(encoding="utf-8"))
             described = json.loads(metadata)
             described["batchTimestampMs"] = max(at_ms, described["batchTimestampMs"] + 1)  # no two batches have one time
             described_text = json.dumps(described, separators=(",", ":"))
@@ -104,8 +115,8 @@ class Logs:
 
     def batch_time(self, batch: int) -> int:
         """When a batch was begun first, in microseconds since 1970: a replay has the same."""
-        lines = self.file("offsets", batch).read_text(encoding="utf-8").splitlines()
-        return int(json.loads(lines[1])["batchTimestampMs"]) * 1000
+        metadata = _lines(self.file("offsets", batch).read_text(encoding="utf-8"))[1]
+        return int(json.loads(metadata)["batchTimestampMs"]) * 1000
 
     def entry_checksum(self, entry: Entry) -> int | None:
         try:
@@ -126,8 +137,9 @@ class Logs:
         """The checksums of the log entries that a start reads after a batch with these offsets: of each source of files, the
         last compaction and what follows it. ``known``: the checksums after the batch before; only new files are read.
         """
+        _check_numbered(offsets)
         found: dict[str, int] = {}
-        for source, last in enumerate(log_offsets(offsets)):
+        for source, last in log_offsets(offsets).items():
             before = {entry: checksum for entry, checksum in _entries(known) if _is_read(entry, source, last)}
             fresh = self._fresh(source, last, max(before, default=None))
             every = {**before, **{entry: sum_ for entry in fresh if (sum_ := self.entry_checksum(entry)) is not None}}
@@ -162,14 +174,37 @@ class Logs:
         return fault
 
 
-def log_offsets(offsets: str) -> list[int | None]:
-    """By source, the last entry of its log that a batch reads; None where it has no such log."""
-    return [_log_offset(line) for line in offsets.split("\n")[2:]]
+def log_offsets(offsets: str) -> dict[int, int | None]:
+    """By the number of a source, the last entry of its log that a batch reads; None where it has no such log."""
+    return {source: _log_offset(offset) for source, offset in _by_source(_lines(offsets)).items()}
 
 
-def _log_offset(line: str) -> int | None:
-    found = re.fullmatch(r'\{"logOffset":(-?\d+)\}', line)
+def _log_offset(offset: str) -> int | None:
+    found = re.fullmatch(r'\{"logOffset":(-?\d+)\}', offset)
     return None if found is None else int(found[1])
+
+
+def _lines(text: str) -> list[str]:
+    """The lines as Java's readers split them: at \\n, \\r and \\r\\n, and at nothing else that ``str.splitlines`` knows."""
+    return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
+
+
+def _by_source(lines: Sequence[str]) -> dict[int, str]:
+    """The offsets in a file of the offset log, by the number of their source; without lines that name no number."""
+    version, offsets = lines[:1], lines[2:]
+    if version != ["v2"]:
+        return dict(enumerate(offsets))
+    return {int(found[1]): found[2] for line in offsets if (found := _OF_SOURCE.fullmatch(line)) is not None}
+
+
+def _check_numbered(offsets: str) -> None:
+    """Sources have names instead of numbers where Spark is set to let them be added, removed and put in another order."""
+    lines = _lines(offsets)
+    if len(_by_source(lines)) != len(lines[2:]):
+        raise CheckpointError(
+            "Spark's log of offsets names the sources of this query, and Springtide knows them by their numbers: leave out"
+            " spark.sql.streaming.queryEvolution.enableSourceEvolution, and give a new checkpoint"
+        )
 
 
 def _is_read(entry: Entry, source: int, last: int | None) -> bool:
@@ -185,14 +220,15 @@ def _entries(checksums: Mapping[str, int]) -> Iterator[tuple[Entry, int]]:
 
 def are_offsets(text: str) -> bool:
     """Whether Spark can read a file of its offset log. Offsets are a source's own words, and JSON as a rule."""
-    lines = text.split("\n")
-    if len(lines) < 3 or not VERSION.fullmatch(lines[0]):
+    lines = _lines(text)
+    offsets = _by_source(lines)
+    if len(lines) < 3 or not VERSION.fullmatch(lines[0]) or len(offsets) != len(lines[2:]):
         return False
     try:
         metadata = json.loads(lines[1])
-        for line in lines[2:]:
-            if line.startswith("{"):
-                json.loads(line)
+        for offset in offsets.values():
+            if offset.startswith("{"):
+                json.loads(offset)
     except ValueError:
         return False
     return isinstance(metadata, dict) and type(metadata.get("batchTimestampMs")) is int
@@ -200,7 +236,7 @@ def are_offsets(text: str) -> bool:
 
 def is_commit(text: str) -> bool:
     """Whether Spark can read a file of its commit log."""
-    lines = text.split("\n")
+    lines = _lines(text)
     if len(lines) != 2 or not VERSION.fullmatch(lines[0]):
         return False
     try:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+import pyarrow as pa
+
 _HEADER = struct.Struct("<BBHHIBHIII")
 HEADER_BYTES = _HEADER.size
 KEY_BYTES = 8
@@ -23,7 +25,7 @@ MAX_ROWS = 65_536
 class BlockKind(IntEnum):
     DATA = 0  # records for an operator that runs in Python
     ROWS = 1  # records for a sql operator, read by the JVM before the next stage
-    REPORT = 2  # what a task did, as JSON
+    REPORT = 2  # what a task did: see ``report.Report``
     COSTS = 3  # what the records of a task cost, by key
 
 
@@ -57,6 +59,11 @@ def parse(block: bytes) -> Header:
 
 def payload(block: bytes) -> memoryview:
     return memoryview(block)[HEADER_BYTES:]
+
+
+def records(block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """The records of a block that holds some."""
+    return pa.ipc.read_record_batch(pa.py_buffer(payload(block)), schema)
 
 
 def pair(target: int, block: bytes) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ In tasks (and nothing of this imports ``driver``):
     segment    one immutable file: rows of state, sorted by the hash of their key, in chunks with checksums
     sound      which chunks of a segment were checked on this node
     catalog    which segments make up the state at a batch, newest first; part of the batch's manifest
+    receipt    what a task reports of the state
     store      where segments lie: in a folder or at a URI
     cache      what a node has of state at a URI
     compact    many small segments into few, in the background

@@ -17,10 +17,13 @@ from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.model.report import StateReport
 from springtide.model.topology import Topology
+from springtide.spark.private.failures import damaged_state_file
 from springtide.spark.shared.remedies import ANEW, EITHER, PUT_BACK, ways_out
+from springtide.spark.shared.report import Report
 from springtide.spark.state.cache import Traffic
 from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
 from springtide.spark.state.compact import newest_by_group
+from springtide.spark.state.receipt import StateReceipt
 from springtide.spark.state.segment import GONE, HASH, HASH2, keys_in
 from springtide.spark.state.stepping import GROUP_BYTES, Kept
 from springtide.spark.state.store import Place, place_of
@@ -115,17 +118,16 @@ class StateBook:
             marks.append(seen[depth] - round(event_time.delay_s * 1e6))
         return min(marks)
 
-    def after(self, batch: int, tasks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    def after(self, batch: int, tasks: Sequence[Report]) -> dict[str, Any]:
         """What the manifest shall say once a batch is committed; ``committed`` makes it so."""
-        tasks = list(tasks)
-        receipts: dict[str, list[Mapping[str, Any]]] = {name: [] for name in self._kept}
-        for receipt in (one for task in tasks for one in task["state"]):
-            receipts[receipt["operator"]].append(receipt)
+        receipts: dict[str, list[StateReceipt]] = {name: [] for name in self._kept}
+        for receipt in (one for task in tasks for one in task.state):
+            receipts[receipt.operator].append(receipt)
         catalogs = {}
         for name, own in receipts.items():
             _check_disjoint(name, own)
             if name in self._merging:
-                self._merging[name].revived += sum(receipt["revived"] for receipt in own)
+                self._merging[name].revived += sum(receipt.revived for receipt in own)
             before = self._catalogs[name]
             catalogs[name] = self._with_merged(name).after(batch, own)
             if self._catalogs[name] is not before:  # it was mended, and the receipts tell of keys that were not there before
@@ -147,39 +149,39 @@ class StateBook:
             if name not in self._merging and (runs := catalog.merge_due()):
                 self._begin_merge(name, runs, catalog)
 
-    def reports(self, plan: Plan, tasks: Iterable[Mapping[str, Any]]) -> dict[str, StateReport]:
+    def reports(self, plan: Plan, tasks: Iterable[Report]) -> dict[str, StateReport]:
         """What the batch that was just committed did to the state."""
         reports = {}
-        receipts = [receipt for task in tasks for receipt in task["state"]]
+        receipts = [receipt for task in tasks for receipt in task.state]
         for name, catalog in self._catalogs.items():
-            own = [receipt for receipt in receipts if receipt["operator"] == name]
-            seconds = {int(shard): took for receipt in own for shard, took in receipt["seconds"].items()}
+            own = [receipt for receipt in receipts if receipt.operator == name]
+            seconds = {shard: took for receipt in own for shard, took in receipt.seconds.items()}
             owner = plan.shards.get(name, ())
             before, self._owners[name] = self._owners.get(name, owner), owner
             reports[name] = StateReport(
                 catalog.keys, catalog.bytes, sum(len(run.files) for run in catalog.runs),
-                added=sum(receipt["added"] for receipt in own), removed=sum(receipt["removed"] for receipt in own),
-                late=sum(receipt["late"] for receipt in own),
+                added=sum(receipt.added for receipt in own), removed=sum(receipt.removed for receipt in own),
+                late=sum(receipt.late for receipt in own),
                 moved=sum(one != other for one, other in zip(before, owner, strict=True)),
-                load_s=round(sum(receipt["load_s"] for receipt in own), 6),
-                commit_s=round(sum(receipt["commit_s"] for receipt in own), 6),
-                written_bytes=sum(receipt["file"]["bytes"] for receipt in own if receipt["file"] is not None),
+                load_s=round(sum(receipt.load_s for receipt in own), 6),
+                commit_s=round(sum(receipt.commit_s for receipt in own), 6),
+                written_bytes=sum(receipt.file.bytes for receipt in own if receipt.file is not None),
                 pieces=self._pieces(name, own), watermark=self.watermark(name), seconds=seconds,
                 **vars(self._traffic(name, own)),
             )  # fmt: skip
         return reports
 
-    def _traffic(self, name: str, receipts: Sequence[Mapping[str, Any]]) -> Traffic:
+    def _traffic(self, name: str, receipts: Sequence[StateReceipt]) -> Traffic:
         """What the tasks of a batch, and a merge that ended in it, had of the nodes' caches."""
         total, self._merge_traffic[name] = self._merge_traffic[name], Traffic()
         for receipt in receipts:
-            total.add(receipt)
+            total.add(vars(receipt))
         return total
 
-    def _pieces(self, name: str, receipts: Sequence[Mapping[str, Any]]) -> int:
+    def _pieces(self, name: str, receipts: Sequence[StateReceipt]) -> int:
         """In how many pieces a task worked at most; that they are small for want of memory is told, once."""
-        pieces = max((receipt["groups"] for receipt in receipts), default=0)
-        piece_bytes = min((receipt["piece_bytes"] for receipt in receipts), default=GROUP_BYTES)
+        pieces = max((receipt.groups for receipt in receipts), default=0)
+        piece_bytes = min((one.piece_bytes for one in receipts if one.piece_bytes is not None), default=GROUP_BYTES)
         if pieces > 1 and piece_bytes < GROUP_BYTES and name not in self._in_pieces:
             self._in_pieces.add(name)
             log.warning(
@@ -194,8 +196,8 @@ class StateBook:
 
         It is if the file was merged from others, and those are there and whole. If they are not, that is an error.
         """
-        found = re.search(r"state file (.+?) is damaged", str(error))
-        return found is not None and bool(self._kept) and self._restore(found[1])
+        path = damaged_state_file(error)
+        return path is not None and bool(self._kept) and self._restore(path)
 
     def _restore(self, path: str) -> bool:
         for name, catalog in self._catalogs.items():
@@ -252,10 +254,10 @@ class StateBook:
     def _marks(self) -> set[str]:
         return {name for operator in self._topology.stateful for name in self._topology.watermarks(operator) or ()}
 
-    def _times_after(self, name: str, tasks: Sequence[Mapping[str, Any]]) -> list[int]:
+    def _times_after(self, name: str, tasks: Sequence[Report]) -> list[int]:
         """The latest times after this batch, and after as many batches before it as there are stateful operators in a row."""
         seen = self._times.get(name, [])
-        latest = max([*seen[:1], *(task["times"][name] for task in tasks if name in task["times"])], default=None)
+        latest = max([*seen[:1], *(task.times[name] for task in tasks if name in task.times)], default=None)
         return [] if latest is None else [latest, *seen][: self._depth + 1]
 
     def _files(self) -> set[Stored]:
@@ -317,13 +319,13 @@ def _removed(place: Place, name: str) -> None:
         log.warning("state file %s is not needed and could not be removed: %s; the next start tries again", name, error)
 
 
-def _check_disjoint(operator: str, receipts: Sequence[Mapping[str, Any]]) -> None:
+def _check_disjoint(operator: str, receipts: Sequence[StateReceipt]) -> None:
     """No two tasks have changed the same shard in one batch."""
     owners: dict[int, int] = {}
     for receipt in receipts:
-        for shard in receipt["shards"]:
-            if owners.setdefault(shard, receipt["task"]) != receipt["task"]:
+        for shard in receipt.shards:
+            if owners.setdefault(shard, receipt.task) != receipt.task:
                 raise RunError(
-                    f"operator {operator!r}: tasks {owners[shard]} and {receipt['task']} both changed shard {shard} in one"
+                    f"operator {operator!r}: tasks {owners[shard]} and {receipt.task} both changed shard {shard} in one"
                     " batch; nothing of it was committed"
                 )

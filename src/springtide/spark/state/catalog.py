@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from springtide.errors import CheckpointError
 from springtide.model.names import ALLOWED, is_plain
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
+
+if TYPE_CHECKING:
+    from springtide.spark.state.receipt import StateReceipt
 
 SUFFIX = ".state"
 """How the names of segments end."""
@@ -65,11 +68,11 @@ class Catalog:
     keys: int = 0
     hashing: str = ""
 
-    def after(self, batch: int, receipts: Iterable[Mapping[str, Any]]) -> Catalog:
+    def after(self, batch: int, receipts: Iterable[StateReceipt]) -> Catalog:
         """With what the tasks of a batch have written."""
         receipts = list(receipts)
-        files = tuple(File(**receipt["file"]) for receipt in receipts if receipt["file"] is not None)
-        keys = self.keys + sum(receipt["added"] - receipt["removed"] for receipt in receipts)
+        files = tuple(receipt.file for receipt in receipts if receipt.file is not None)
+        keys = self.keys + sum(receipt.added - receipt.removed for receipt in receipts)
         return replace(self, runs=(Run(batch, batch, files), *self.runs) if files else self.runs, keys=keys)
 
     @property

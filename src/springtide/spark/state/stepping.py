@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,9 @@ from springtide.policy.group.keys import key_hashes
 from springtide.policy.group.shards import shards_of
 from springtide.spark.shared.hashing import hashing_mark
 from springtide.spark.state import lookup
+from springtide.spark.state.catalog import File
 from springtide.spark.state.lookup import Identities
+from springtide.spark.state.receipt import StateReceipt
 from springtide.spark.state.segment import GONE, HASH, HASH2, KEY, OWN, STATE, TOUCHED, Segment, Writer
 from springtide.spark.state.store import place_of
 from springtide.spark.task.chunk import to_batch
@@ -139,28 +141,6 @@ class Version:
         return cls(tuple(document["files"]), document["now"], document["watermark"], document["expiring"])
 
 
-@dataclass
-class Receipt:
-    """What a task did to the state: the file that it wrote, and what it took."""
-
-    operator: str
-    task: int
-    file: dict[str, Any] | None = None
-    shards: list[int] = field(default_factory=list)  # of which something changed
-    added: int = 0
-    removed: int = 0
-    revived: int = 0  # written in the place of rows that a merge, which runs meanwhile, lets go
-    late: int = 0
-    load_s: float = 0.0
-    commit_s: float = 0.0
-    groups: int = 0
-    piece_bytes: int = GROUP_BYTES  # how much state a group may have
-    seconds: dict[int, float] = field(default_factory=dict)  # what each shard's keys took
-    cache_hits: int = 0
-    cache_misses: int = 0
-    fetched_bytes: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What a group of a task's keys gave: the output, and the records that are to go elsewhere; the key itself where a timer
@@ -182,7 +162,7 @@ class Stepping:
         self._before_call = before_call
         self._kept, self._version, self._owned, self._name = kept, version, owned, name
         self._writer: Writer | None = None
-        self.receipt = Receipt(kept.operator, task)
+        self.receipt = StateReceipt(kept.operator, task)
         begin = time.perf_counter()
         self._place = place_of(kept.folder)
         self._segments = self._place.segments(version.files)
@@ -216,7 +196,7 @@ class Stepping:
         if self._writer is not None:
             written = self._writer.finish()
             self._place.keep(self._name)
-            self.receipt.file = written
+            self.receipt.file = File(**written)
         self.receipt.commit_s += time.perf_counter() - begin
 
     def _in_time(self, records: pa.RecordBatch) -> pa.RecordBatch:

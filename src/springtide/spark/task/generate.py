@@ -13,25 +13,20 @@ again, after a lost task or a restart, is the same batch.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -51,23 +46,6 @@ BATCH_ROWS = 10_000
 FIRST_S = 0.1
 """The first batch has the records of this time. Spark makes a first batch in any case; without a wait it would have none."""
 _NO_LIMIT = 2**63 - 1
-_BY_NAME = ("__main__", "pyspark", "springtide")  # __main__ travels by value as it is
-
-
-def stream(
-    spark: SparkSession, spec: GenerateSource, schema: pa.Schema, start: str | os.PathLike[str], control: str | os.PathLike[str]
-) -> DataFrame:
-    """The generated stream: the columns of ``schema``, then ``CREATED``, the creation time in µs since 1970.
-
-    ``start`` is the document that says when the schedule started: see ``Start``. ``control`` is the file that
-    ``Control.write`` writes while the query runs; the rate is put into a file beside it.
-    """
-    ship_loaded_modules()
-    source = data_source(spec, schema)
-    spark.dataSource.register(source)
-    told = Path(control).absolute()
-    options = {"start": str(Path(start).absolute()), "control": str(told), "rate": str(_save(spec.rate, told))}
-    return spark.readStream.format(source.name()).options(**options).load()
 
 
 def scheduled(spec: GenerateSource, seconds: float) -> int:
@@ -108,7 +86,7 @@ class Control:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Put it in force from the next batch on, in one step: the source reads the old or the new one."""
-        _replace(Path(path), json.dumps(asdict(self)).encode())
+        replace_file(Path(path), json.dumps(asdict(self)).encode())
 
     @classmethod
     def parse(cls, text: str) -> Control:
@@ -294,57 +272,8 @@ class GenerateDataSource(DataSource):  # type: ignore[misc]
         return str(self.options[name])
 
 
-def data_source(spec: GenerateSource, schema: pa.Schema) -> type[GenerateDataSource]:
-    """A data source for one generated stream, under a name that no other has.
-
-    Spark pickles the class by value when it is registered, and the user's function with it. The rate stays
-    out: a function sampled for a day has 15 MB of steps, and every task would be sent them.
-    """
-    unique = f"{NAME}-{uuid.uuid4().hex[:12]}"
-
-    class Bound(GenerateDataSource):
-        make = (spec.make,)
-        seed = spec.seed
-        limit = spec.limit
-        columns = schema
-
-        @classmethod
-        def name(cls) -> str:
-            return unique
-
-    return Bound
-
-
-def ship_loaded_modules() -> None:
-    """Let functions travel by value whose modules the workers could not import: the user's script, what lies
-    beside it, a file that was loaded by its path. Functions of installed packages still travel by name."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or file.startswith(_importable_roots()):
-            continue
-        if module.__name__ == name and name.split(".")[0] not in _BY_NAME:
-            cloudpickle.register_pickle_by_value(module)
-
-
-@cache
-def _importable_roots() -> tuple[str, ...]:
-    """Where a fresh Python finds modules: not in the script's folder, nor where this process added paths."""
-    command = [sys.executable, "-P", "-c", "import json, sys; print(json.dumps(sys.path))"]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own Python
-    return tuple(os.path.join(root, "") for root in json.loads(answer.stdout) if root)
-
-
 def _schedule(make: Callable[[Any], Any], limit: int | None, start: str, rate: str, control: str) -> Schedule:
     return Schedule(GenerateSource(make, _load(Path(rate)), limit=limit), Start(Path(start)), Path(control))
-
-
-def _save(rate: Rate, control: Path) -> Path:
-    """Put the rate beside the control file, under a name made of its content: streams may share a folder."""
-    steps = np.array([[*rate.starts, rate.end], [*rate.values, 0.0]])
-    digest = hashlib.blake2b(steps.tobytes(), digest_size=8).hexdigest()
-    file = control.with_name(f"{control.stem}-rate-{digest}.f64")
-    _replace(file, steps.tobytes())
-    return file
 
 
 def _load(file: Path) -> Rate:
@@ -352,7 +281,7 @@ def _load(file: Path) -> Rate:
     return Rate(tuple(edges[:-1]), tuple(values[:-1]), edges[-1])
 
 
-def _replace(file: Path, content: bytes) -> None:
+def replace_file(file: Path, content: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     draft.write_bytes(content)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from springtide.spark.shared.report import Letter
 from springtide.spark.task.chunk import Refused
 
 LETTER = pa.schema(
@@ -19,10 +20,10 @@ LETTER = pa.schema(
 """The schema of dead letters; the record is JSON."""
 
 
-def dead_letter(operator: str, record: Any, error: BaseException) -> dict[str, str]:
+def dead_letter(operator: str, record: Any, error: BaseException) -> Letter:
     """What is kept of a record that failed. Whatever was raised, and whatever the record holds, can be written."""
-    letter = {"error": _told(error), "traceback": "".join(traceback.format_exception(error)), "record": _as_json(record)}
-    return {"operator": operator} | {k: v.encode("utf-8", "backslashreplace").decode() for k, v in letter.items()}
+    texts = _told(error), "".join(traceback.format_exception(error)), _as_json(record)
+    return Letter(operator, *(text.encode("utf-8", "backslashreplace").decode() for text in texts))
 
 
 def readable_row(table: pa.Table) -> dict[str, Any]:

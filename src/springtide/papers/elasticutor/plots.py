@@ -1,0 +1,103 @@
+"""Elasticutor's figures as pictures: a panel for each part, a line for each paradigm, and the span of the seeds around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from springtide.errors import SetupError
+from springtide.papers.elasticutor.exchange import FOUR
+from springtide.papers.elasticutor.experiments import Experiment
+from springtide.papers.elasticutor.setup import ELASTIC, THREE, Lab, exchange, micro
+from springtide.papers.rows import Row
+
+# Okabe and Ito's colours, which people with any of the common colour blindnesses can tell apart.
+COLOURS = {"static": "#999999", "resource-centric": "#E69F00", "naive-ec": "#009E73", "elasticutor": "#0072B2"}
+_OTHERS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+_MARKS = "Dos^vP"
+_MOST = 3
+"""Panels beside each other."""
+
+
+def draw(experiment: Experiment, rows: Sequence[Row], lab: Lab, folder: Path) -> Path | None:
+    """Draw one experiment into ``folder``; None where there is nothing to draw."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
+    panels = _panels(rows)
+    over_time = experiment.name in ("figure 7", "figure 19")
+    if not panels and not over_time:
+        return None
+    down = 1 if over_time else -(-len(panels) // _MOST)
+    canvas = Canvas(figsize=(11, 3.2 * down + 0.6), layout="constrained")  # no pyplot: it would keep every figure for ever
+    if over_time:
+        _seconds(canvas.subplots(), experiment, lab)
+    else:
+        places = np.ravel(canvas.subplots(down, min(_MOST, len(panels)), squeeze=False))
+        for axes, ((name, unit), lines) in zip(places, panels.items(), strict=False):
+            _lines(axes, experiment, name, unit, lines)
+        for axes in places[len(panels) :]:
+            axes.set_axis_off()
+    canvas.suptitle(f"Elasticutor, {experiment.name}: {experiment.title}", x=0.01, ha="left", fontsize=11)
+    folder.mkdir(parents=True, exist_ok=True)
+    kind, number = experiment.name.split()
+    path = folder / f"elasticutor-{kind}-{int(number):02d}.png"
+    canvas.savefig(path, dpi=130)
+    return path
+
+
+def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
+    """By name and unit, the lines by their label: a row is named "panel: point", or "panel, label: point" where all are of one
+    paradigm."""
+    shown = [one for one in rows if one.x is not None and ": " in one.row]
+    alone = len({one.series for one in shown}) == 1
+    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for one in shown:
+        name, label = one.row.split(": ")[0], one.series
+        if alone and ", " in name:
+            name, label = name.rsplit(", ", 1)
+        found.setdefault((name, one.unit), {}).setdefault(label, []).append(one)
+    return found
+
+
+def _lines(axes: Any, experiment: Experiment, name: str, unit: str, lines: dict[str, list[Row]]) -> None:
+    for k, (label, rows) in enumerate(lines.items()):
+        own = sorted(rows, key=lambda one: one.x or 0.0)
+        x, colour = [one.x for one in own], COLOURS.get(label, _OTHERS[k % len(_OTHERS)])
+        axes.plot(x, [one.measured for one in own], color=colour, marker=_MARKS[k % len(_MARKS)], markersize=4, label=label)
+        axes.fill_between(x, [one.min for one in own], [one.max for one in own], color=colour, alpha=0.15, linewidth=0)
+    if experiment.logarithmic:
+        axes.set_xscale("log", base=2)
+    heights = [one.measured for rows in lines.values() for one in rows]
+    if min(heights) > 0 and max(heights) > 20 * min(heights):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.set_title(name, fontsize=9)
+    axes.set_xlabel(experiment.axis)
+    axes.set_ylabel(unit)
+    _tidy(axes)
+
+
+def _seconds(axes: Any, experiment: Experiment, lab: Lab) -> None:
+    """The first seed's throughput, from second to second; the keys are shuffled at 0 and every 30 s in figure 7."""
+    setups = {p: micro(p) for p in THREE} if experiment.name == "figure 7" else {p: exchange(p) for p in FOUR}
+    for series, setup in setups.items():
+        rates = lab.runs(setup)[0].throughputs
+        width = 2.0 if series == ELASTIC else 1.4
+        axes.plot(np.arange(len(rates)), rates / 1000, color=COLOURS[series], linewidth=width, label=series)
+    axes.set_xlabel(experiment.axis)
+    axes.set_ylabel("thousand tuples/s")
+    axes.set_ylim(bottom=0)
+    _tidy(axes)
+
+
+def _tidy(axes: Any) -> None:
+    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=7)

@@ -1,0 +1,271 @@
+"""Tide: Springtide's own grouping, by what records are expected to cost.
+
+From POSG it has the greedy scheduler and the sketches of costs by key. What it does otherwise:
+
+- All replicas' reports are merged into one picture of the costs, so a key has to be seen once, not once per replica; what
+  is different about a replica is one number, its speed factor. Estimates serve from the first report on.
+- The keys that cost the most are kept exactly, each with its mean; the others share a Count-Min pair.
+- A key's estimate leans on its own mean as far as keys differ more than the records of one key do (Bühlmann and Straub,
+  Glaubwürdigkeit für Schadensätze, 1970): where costs have nothing to do with the key, all estimates are the same, and
+  records are dealt out in turn.
+- What was learned ages, by half every ``half_life`` records.
+- A whole micro-batch is known at once, so its longest records are placed first. Record by record, an idle replica is
+  lifted to now, and every report sets a replica's backlog right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide.model.costs import Hashes, TaskCosts
+from springtide.policy.group import Online, Share, State, Table, Targets, count_min
+from springtide.policy.group.greedy import in_turn, longest_first
+from springtide.policy.group.tide import online as tide_online
+from springtide.policy.registry import parameter, validate
+
+Floats = npt.NDArray[np.float64]
+
+REMEMBERED = 20
+"""Batches over which a replica's speed is averaged."""
+SURE = 3.0
+"""Standard errors by which a replica's speed has to differ from the others', on average, to be believed. Its records of one
+batch may be off by a tenth, and a factor that follows that makes the next batch uneven."""
+
+AGEING = ("weights", "seconds", "F", "W", "noise")
+SHORTEST_S = 1e-6
+"""What a clock says was shorter counts as this: calling a function takes no less."""
+ALIKE = 0.05
+"""Costs that spread by less, over their mean, are taken for the same, and records dealt out in turn."""
+
+
+@dataclass(frozen=True)
+class Tide:
+    """Every record to the target that is expected to be free first, the longest first.
+
+    >>> tide = Tide()
+    >>> seen = TaskCosts.of(0, np.array([1, 2, 3], dtype=np.uint64), np.array([0.030, 0.010, 0.020]))
+    >>> table = tide.table(tide.learn(tide.initial(), 2, [seen]), 2)
+    >>> tide.route(Share(3, width=2, hashes=lambda: np.array([2, 3, 1], dtype=np.uint64)), table).tolist()
+    [1, 1, 0]
+    """
+
+    kind: ClassVar[str] = "group"
+    name: ClassVar[str] = "tide"
+    source: ClassVar[str] = "Springtide"
+    summary: ClassVar[str] = "by expected cost, learned by key: the longest record first, to whom is free first"
+
+    half_life: float = parameter(100_000.0, unit="records", minimum=1, help="after so many, what was learned counts half")
+    exact: int = parameter(16_384, unit="keys", minimum=8, help="how many keys are kept exactly; the others are sketched")
+    epsilon: float = parameter(0.005, minimum=1e-6, maximum=1, help="the sketch has e/epsilon columns")
+    delta: float = parameter(0.1, minimum=1e-9, maximum=0.5, help="the sketch has log2(1/delta) rows")
+    report_every: int = parameter(
+        16, unit="records", minimum=1, help="record by record: how many a replica does between two reports"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def route(self, share: Share, table: Table) -> Targets:
+        if not table or not share.keyed or share.width == 1:
+            return in_turn(share)
+        costs = self._estimates(table, share.keys)
+        return longest_first(costs, share, table["factors"])
+
+    def initial(self) -> State:
+        counted, summed = count_min.empty(self._rows, self._columns)
+        none = np.zeros(0)
+        return {
+            "keys": np.zeros(0, dtype=np.uint64), "weights": none, "seconds": none,  # the exact ones
+            "F": counted, "W": summed,  # the others
+            "noise": np.zeros(2),  # squares of what single records differ from their key's mean, and how many
+            "speed": none, "speed_squared": none, "batches": none,  # of each replica: log(seconds / expected), on average
+        }  # fmt: skip
+
+    def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
+        tasks = [task for task in costs if task.rows > 0 and 0 <= task.task < width]
+        if not tasks:
+            return state
+        aged = self._aged(state, sum(task.rows for task in tasks))
+        speeds = _speeds(state, width, tasks)
+        factors = _factors(speeds, width)
+        keys, places = np.unique(np.concatenate([task.keys for task in tasks]), return_inverse=True)
+        counts = _sums(places, [task.counts for task in tasks])
+        seconds = _sums(places, [task.seconds / factors[task.task] for task in tasks])
+        noise = aged["noise"] + _surprise(state, keys, counts, seconds)
+        return self._bounded({**aged, **speeds, **_added(aged, keys, counts, seconds), "noise": noise})
+
+    def table(self, state: State, width: int) -> Table:
+        if not len(state["keys"]):
+            return {}
+        costs, prior = _believed(state)
+        factors = _factors(state, width)
+        if max(_spread(costs, state["weights"]), _spread(factors, np.ones(width))) < ALIKE:
+            return {}
+        table = {
+            "keys": state["keys"],
+            "costs": costs.astype(np.float32),
+            "prior": np.array([prior]),
+            "factors": factors,
+        }
+        if state["F"].any():
+            table |= {"F": state["F"].astype(np.float32), "W": state["W"].astype(np.float32)}
+        return table
+
+    def online(self, k: int, seed: int, before: Any = None) -> Online:
+        state = tide_online.begin(k, self.exact, self._rows, self._columns, self.half_life, self.report_every, before)
+        return Online(state, tide_online.choose, tide_online.completed)
+
+    @property
+    def _rows(self) -> int:
+        return count_min.rows(self.delta)
+
+    @property
+    def _columns(self) -> int:
+        return count_min.columns(self.epsilon)
+
+    def _places(self, keys: Hashes) -> count_min.Cells:
+        return count_min.cells(count_min.row_hashes(self._rows, seed=0), self._columns, keys)
+
+    def _estimates(self, table: Table, keys: Hashes) -> Floats:
+        """What each record is expected to cost."""
+        costs: Floats = np.full(len(keys), table["prior"][0])
+        at, known = _found(table["keys"], keys)
+        costs[known] = table["costs"][at[known]]
+        if "F" in table and not known.all():
+            rest = ~known
+            costs[rest] = count_min.estimate(table["F"], table["W"], self._places(keys[rest]), table["prior"][0])
+        return costs
+
+    def _aged(self, state: State, records: int) -> dict[str, Any]:
+        """What was learned, after so many more records."""
+        kept = 0.5 ** (records / self.half_life)
+        return {name: values * kept if name in AGEING else values for name, values in state.items()}
+
+    def _bounded(self, state: dict[str, Any]) -> State:
+        """If there are more keys than are kept exactly, the cheapest of them move into the sketch, a tenth at a time."""
+        if len(state["keys"]) <= self.exact:
+            return state
+        excess = len(state["keys"]) - self.exact * 9 // 10
+        moved = np.argpartition(state["seconds"], excess)[:excess]
+        counted, summed = state["F"].copy(), state["W"].copy()
+        count_min.update(counted, summed, self._places(state["keys"][moved]), state["weights"][moved], state["seconds"][moved])
+        exact = {name: np.delete(state[name], moved) for name in ("keys", "weights", "seconds")}
+        return {**state, **exact, "F": counted, "W": summed}
+
+
+def _sums(places: npt.NDArray[np.int64], parts: Sequence[npt.NDArray[Any]]) -> Floats:
+    return np.bincount(places, np.concatenate(parts)).astype(np.float64)
+
+
+def _found(known: Hashes, keys: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Where each key is among the known ones, which are in order, and whether it is."""
+    if not len(known):
+        return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return at, known[at] == keys
+
+
+def _log_means(seconds: Floats, weights: Floats) -> Floats:
+    return np.log(np.maximum(seconds / np.maximum(weights, 1e-9), SHORTEST_S))
+
+
+def _added(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> dict[str, Any]:
+    """The exact keys with these records added, still in order.
+
+    A key's mean is the geometric one of its reports: a record that was held up for a second by a pause of its worker
+    would otherwise make its key seem dear for a long time.
+    """
+    at, known = _found(state["keys"], keys)
+    weights, sums = state["weights"].copy(), state["seconds"].copy()
+    weights[at[known]] += counts[known]
+    lean = counts[known] / weights[at[known]]
+    logs = (1 - lean) * _log_means(state["seconds"], state["weights"])[at[known]]
+    logs += lean * _log_means(seconds[known], counts[known])
+    sums[at[known]] = np.exp(logs) * weights[at[known]]
+    new = ~known
+    place = np.searchsorted(state["keys"], keys[new])
+    return {
+        "keys": np.insert(state["keys"], place, keys[new]),
+        "weights": np.insert(weights, place, counts[new]),
+        "seconds": np.insert(sums, place, seconds[new]),
+    }
+
+
+def _surprise(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> Floats:
+    """How far the records of known keys were from their key's mean: squares, as of single records, and how many keys.
+
+    A mean of n records differs from one of w records by a variance of σ²(1/n + 1/w). All of it in logarithms: what differs
+    is how many times longer a record takes, and one that took a hundred times as long must not drown all others.
+    """
+    at, known = _found(state["keys"], keys)
+    weights = np.maximum(state["weights"][at[known]], 1e-9)
+    off = _log_means(seconds[known], counts[known]) - _log_means(state["seconds"], state["weights"])[at[known]]
+    return np.array([float((off**2 / (1 / counts[known] + 1 / weights)).sum()), float(known.sum())])
+
+
+def _believed(state: State) -> tuple[Floats, float]:
+    """What a record of each exact key is expected to cost, and one of a key that was never seen."""
+    prior, credit = _credibility(state)
+    return (state["seconds"] + credit * prior) / (state["weights"] + credit), prior
+
+
+def _credibility(state: State) -> tuple[float, float]:
+    """The mean of the keys' means, and how many records of its own a key needs to be believed as much as that.
+
+    κ = σ² within a key / variance between keys. The keys' means vary by the latter and by σ²/w.
+    """
+    logs = _log_means(state["seconds"], state["weights"])
+    prior = float(np.exp(logs).mean())
+    squares, count = state["noise"]
+    if count < 1 or len(logs) < 2:
+        return prior, 0.0
+    within = squares / count
+    between = float(logs.var()) - within * float((1 / np.maximum(state["weights"], 1.0)).mean())
+    return prior, min(within / between, 1e9) if between > 0 else 1e9
+
+
+def _spread(values: Floats, weights: Floats) -> float:
+    """The standard deviation over the mean."""
+    mean = float(np.average(values, weights=weights))
+    return float(np.average((values - mean) ** 2, weights=weights) ** 0.5 / mean) if mean > 0 else 0.0
+
+
+def _speeds(state: State, width: int, tasks: Sequence[TaskCosts]) -> dict[str, Floats]:
+    """How much longer than expected each replica took, beside the others, averaged over the last batches."""
+    names = ("speed", "speed_squared", "batches")
+    mean, squared, batches = (_resized(state[name], width) for name in names)
+    if len(state["keys"]):
+        costs, _ = _believed(state)
+        took, thought = np.zeros(width), np.zeros(width)
+        for task in tasks:
+            at, known = _found(state["keys"], task.keys)
+            took[task.task] += task.seconds[known].sum()
+            thought[task.task] += task.counts[known] @ costs[at[known]]
+        seen = np.flatnonzero((took > 0) & (thought > 0))
+        if len(seen) > 1:
+            off = np.log(took[seen] / thought[seen])
+            off -= off.mean()
+            batches[seen] = np.minimum(batches[seen] + 1, REMEMBERED)
+            mean[seen] += (off - mean[seen]) / batches[seen]
+            squared[seen] += (off**2 - squared[seen]) / batches[seen]
+    return dict(zip(names, (mean, squared, batches), strict=True))
+
+
+def _resized(values: Floats, width: int) -> Floats:
+    sized = np.zeros(width)
+    sized[: min(width, len(values))] = values[:width]
+    return sized
+
+
+def _factors(state: State, width: int) -> Floats:
+    """Each replica's speed factor: 1 unless it was slower or faster than the others for long enough to be sure."""
+    mean, squared, batches = (_resized(state[name], width) for name in ("speed", "speed_squared", "batches"))
+    error = np.sqrt(np.maximum(squared - mean**2, 0.0) / np.maximum(batches, 1.0))
+    sure = (batches >= REMEMBERED / 2) & (np.abs(mean) > SURE * error)
+    factors = np.exp(np.clip(np.where(sure, mean, 0.0), -2.3, 2.3))
+    return np.asarray(factors / factors.mean())

@@ -1,0 +1,27 @@
+"""What is refused before Spark starts: functions that cannot reach the workers."""
+
+from __future__ import annotations
+
+from pyspark import cloudpickle
+
+from springtide.errors import TopologyError
+from springtide.model.endpoints import GenerateSource
+from springtide.model.topology import Topology
+from springtide.spark.driver.modules import ship_loaded_modules
+
+
+def check(topology: Topology) -> None:
+    """Refuse what cannot run, and functions that cannot reach the workers, before Spark starts."""
+    ship_loaded_modules()
+    for operator in topology:
+        carried = operator.source.make if isinstance(operator.source, GenerateSource) else operator.function
+        carried = operator.state.function if operator.state is not None else carried
+        if carried is None:
+            continue
+        try:
+            cloudpickle.dumps(carried)
+        except Exception as error:  # noqa: BLE001  pickling runs user code, which may raise anything
+            raise TopologyError(
+                f"operator {operator.name!r}: its function cannot be sent to the workers ({type(error).__name__}: {error});"
+                " keep connections, locks and open files out of it, or open them inside the function"
+            ) from None

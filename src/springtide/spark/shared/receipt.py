@@ -1,0 +1,30 @@
+"""The receipt of a staged file: the task that wrote the file makes it, the manifest repeats it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from springtide.spark.shared.program import Staging
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A staged file. ``sink`` is "" for dead letters; ``name`` is what readers see. Size and checksum are None in manifests of
+    versions that did not write them.
+
+    It holds plain names: the folders are those of the sink that it belongs to, whatever a manifest says.
+    """
+
+    sink: str
+    epoch: int
+    file: str
+    name: str
+    rows: int
+    bytes: int | None = None
+    crc32: int | None = None
+
+
+def folder(staging: Staging, epoch: int) -> Path:
+    """Where the tasks of an epoch stage the files of a sink."""
+    return Path(staging.folder) / f"epoch-{epoch:06d}"

@@ -1,0 +1,52 @@
+"""Rows for sql operators, which run between two stages: picked out of a stage's blocks, which then pass without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from springtide.spark.shared import blocks
+from springtide.spark.shared.blocks import BlockKind
+
+
+class Onward:
+    """A stage's blocks without the rows for the sql operators of its level, which have been read."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def __call__(self, split: int, elements: Iterable[bytes]) -> Iterator[bytes]:
+        keys = iter(elements)
+        for key, block in zip(keys, keys, strict=True):
+            header = blocks.parse(block)
+            if header.kind is not BlockKind.ROWS or header.level != self._level:
+                yield from (key, block)
+
+
+class Pick:
+    """Picks the rows for one sql operator out of a stage's blocks."""
+
+    def __init__(self, consumer: int, schema: pa.Schema) -> None:
+        self._consumer, self._schema = consumer, schema
+
+    def __call__(self, elements: Any) -> Any:
+        for position, block in enumerate(elements):
+            if position % 2 == 0:  # keys
+                continue
+            header = blocks.parse(block)
+            if header.kind is BlockKind.ROWS and header.consumer == self._consumer:
+                for row in blocks.records(block, self._schema).to_pylist():
+                    yield tuple(_as_row(value, kind) for value, kind in zip(row.values(), self._schema.types, strict=True))
+
+
+def _as_row(value: Any, kind: pa.DataType) -> Any:
+    """A value as Spark's rows hold it: Arrow gives maps as lists of pairs."""
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {key: _as_row(one, kind.item_type) for key, one in value}
+    if pa.types.is_struct(kind):
+        return tuple(_as_row(value[part.name], part.type) for part in kind)
+    return [_as_row(one, kind.value_type) for one in value]
