@@ -264,7 +264,7 @@ def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(ca
     ]  # fmt: skip
     assert held[0]["refused"] == {
         "guard": "cooldown", "operator": "first", "before": 4, "after": 2,
-        "reason": "at 3 s the script says 2 since 3 s, it has 4",
+        "reason": "at 3 s the script says 2 since 3 s, it has 4", "manager": "", "degree": 2, "action": None, "score": 0.0,
     }  # fmt: skip
     assert sum("held back by cooldown: first from 4 to" in message for message in caplog.messages) == 2
     assert loop.current().degrees["first"] == 5

@@ -52,7 +52,7 @@ class Chaos:
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "nonsense":
-                return state, (Request(first.name, math.nan, "chaos"),)  # type: ignore[arg-type]
+                return state, (Request(first.name, math.nan, "chaos"),)  # type: ignore[call-overload]
             case "unknown operator":
                 return state, (Request("chaos", 3, "chaos"),)
             case "no state":

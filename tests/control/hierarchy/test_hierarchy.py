@@ -26,7 +26,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import Rate
 from springtide.model.report import Latency
-from springtide.model.request import Migrate, Proposal, Scale, Verdict
+from springtide.model.request import Migrate, Scale, Verdict
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
 from springtide.policy import registry
 from springtide.policy.grant import View
@@ -267,7 +267,7 @@ def test_proposals_wait_for_the_application_and_the_newest_counts() -> None:
 
 def test_a_proposal_that_was_overtaken_is_refused() -> None:
     policy = Hierarchy(Wants({"a": 3}), operator_period_s=60.0, application_period_s=30.0, settle_s=0.0)
-    waiting = Proposal("operator a", Scale("a", 1, 2), 0.5, "full").to_json()
+    waiting = Request(manager="operator a", action=Scale("a", 1, 2), score=0.5, reason="full").to_json()
     state: State = {**policy.initial(), "pending": [waiting], "operators_asked": 0.0}
     state, found = rounds_of(policy, snapshot(operator("a", 2)), state=state)
     assert found == [{}]
@@ -308,7 +308,7 @@ def test_a_response_time_that_is_no_number_is_not_known() -> None:
 
 def test_the_response_time_is_not_known_either_while_a_change_settles() -> None:
     policy = Hierarchy(Wants({"a": 4}), TokenBucket(), settle_s=60.0, operator_period_s=0.0)
-    waiting = Proposal("operator a", Scale("a", 3, 4), 0.5, "full").to_json()
+    waiting = Request(manager="operator a", action=Scale("a", 3, 4), score=0.5, reason="full").to_json()
     state, _ = rounds_of(policy, snapshot(operator("a", 2)))
     state, _ = rounds_of(policy, snapshot(operator("a", 3)), state={**state, "pending": [waiting]})
     assert verdicts(state)["operator a"]["reason"] == "no H token: the response time is not known"
@@ -332,7 +332,7 @@ def test_verdicts_are_told_in_requests_and_in_the_state() -> None:
     policy = Hierarchy(Wants({"a": 3, "b": 4, "c": 1}), TokenBucket(period=30.0))
     state, requests = policy.decide(policy.initial(), snapshot(*map(operator, "abc")), RNG)
     # 30 s are over and 300 ms are above 225: one H token, for b, whose score is higher
-    assert requests == (Request("b", 4, "wants 4; granted: H token 1 of 1", 0.4),)
+    assert requests == (Request("b", 4, "wants 4; granted: H token 1 of 1", 0.4, Scale("b", 2, 4), "operator b"),)
     found = verdicts(state)
     assert [found[f"operator {name}"]["granted"] for name in "abc"] == [False, True, False]
     assert found["operator c"]["reason"] == "no L token: 300 ms is above 125 ms"
@@ -375,7 +375,7 @@ def test_executors_are_granted_by_a_response_time_of_after_their_last_change() -
 
     @dataclass(frozen=True)
     class Looks(All):
-        def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+        def decide(self, state: State, proposals: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
             seen.append((view.response_ms, view.executors))
             return super().decide(state, proposals, view)
 
@@ -396,7 +396,7 @@ def told(policy: Any, *shown: Snapshot, state: State | None = None) -> tuple[Sta
     for one in shown:
         state, _ = policy.decide(state, one, RNG)
         new = refusals(policy, json.loads(json.dumps(state)))
-        found.append([(entry["refused"]["manager"], entry["reason"]) for entry in new])
+        found.append([(verdict.request.manager, verdict.reason) for verdict in new])
     return state, found
 
 
@@ -551,7 +551,7 @@ class Odd:
     def initial(self) -> State:
         return {}
 
-    def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+    def decide(self, state: State, proposals: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
         if self.raises:
             raise RuntimeError("no")
         return state, ()
