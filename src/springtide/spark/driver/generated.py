@@ -18,18 +18,18 @@ from springtide.spark.task.generate import NAME, GenerateDataSource, replace_fil
 
 
 def stream(
-    spark: SparkSession, spec: GenerateSource, schema: pa.Schema, t0: float, control: str | os.PathLike[str]
+    spark: SparkSession, spec: GenerateSource, schema: pa.Schema, start: str | os.PathLike[str], control: str | os.PathLike[str]
 ) -> DataFrame:
     """The generated stream: the columns of ``schema``, then ``CREATED``, the creation time in µs since 1970.
 
-    ``t0`` is the start of the schedule in seconds since 1970. ``control`` is the file that ``Control.write`` writes while the
-    query runs; the rate is written to a file beside it.
+    ``start`` is the document with the start of the schedule: see ``Start``. ``control`` is the file that ``Control.write``
+    writes while the query runs; the rate is written to a file beside it.
     """
     ship_loaded_modules()
     source = data_source(spec, schema)
     spark.dataSource.register(source)
     file = Path(control).absolute()
-    options = {"t0": repr(float(t0)), "control": str(file), "rate": str(_save(spec.rate, file))}
+    options = {"start": str(Path(start).absolute()), "control": str(file), "rate": str(_save(spec.rate, file))}
     return spark.readStream.format(source.name()).options(**options).load()
 
 
