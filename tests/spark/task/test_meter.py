@@ -215,7 +215,7 @@ def test_costs_travel_as_they_are() -> None:
 
 
 def test_a_task_with_very_many_keys_tells_of_the_costliest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "MOST_KEYS", 10)
+    monkeypatch.setattr(costs, "MAX_KEYS", 10)
     batch = pa.record_batch({"key": list(range(100))})
     found = costs.summed(0, ("key",), [(batch, np.arange(100) / 1000)])
     assert len(found.keys) == 10

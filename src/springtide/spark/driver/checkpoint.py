@@ -81,7 +81,7 @@ class Checkpoint:
 
     @property
     def schedule(self) -> Path:
-        """The document that says when the schedule of generated sources started."""
+        """The document with the start of the schedule of generated sources."""
         return self.own / "schedule.json"
 
     @property

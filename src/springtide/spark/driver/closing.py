@@ -84,7 +84,7 @@ def close(
     """
     before = None
     for ran in itertools.count():
-        opened = {name: waiting(checkpoint.root, name, operator, now_us) for name, operator in timed.items()}
+        opened = {name: waiting(checkpoint.root, name, layout, now_us) for name, layout in timed.items()}
         due = [name for name, waits in opened.items() if waits.is_due(state.last_watermark(name), now_us)]
         progress = opened, {name: state.watermark(name) for name in timed}
         manifest = checkpoint.last_manifest()
@@ -144,10 +144,10 @@ def _warn(due: Sequence[str], root: Path, ran: int) -> None:
         )  # fmt: skip
 
 
-def waiting(checkpoint: Path, name: str, operator: Kept, now_us: int) -> Open:
+def waiting(checkpoint: Path, operator: str, layout: Kept, now_us: int) -> Open:
     """The open windows and timers of an operator after the last batch. Reads all its state."""
-    with reading(checkpoint, name) as state:
-        alarms = state.alarms(None if operator.ttl_us is None else now_us - operator.ttl_us)
+    with reading(checkpoint, operator) as state:
+        alarms = state.alarms(None if layout.ttl_us is None else now_us - layout.ttl_us)
     windows = alarms.get(CLOSE)
     event, processing = (alarms.get(NEXT[clock]) for clock in (Clock.EVENT, Clock.PROCESSING))
     by_event = [alarm.first for alarm in (windows, event) if alarm is not None]

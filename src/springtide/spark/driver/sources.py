@@ -22,7 +22,7 @@ def stream(
     session: SparkSession, topology: Topology, start: Path, control: Callable[[str], Path], ticking: bool = False
 ) -> DataFrame:
     """One DataFrame for all sources. With several, each row fills the struct column of its own source. ``start``: the document
-    that says when the schedule of generated ones started.
+    with the start of the schedule.
 
     ``ticking``: there is a batch at least once a second, without records if none arrive.
     """

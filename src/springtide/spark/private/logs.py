@@ -1,17 +1,17 @@
 """Spark's own part of a checkpoint, <checkpoint>/spark: its offset log, its commit log, and the logs of its sources.
 
-    offsets/N      what batch N reads: a version, a line of metadata, and the end offset of each source. In version 1 the place
-                   of a line is the source's number, and "-" stands for no offset; in version 2 each line begins with the
-                   number and a colon, lines have any order, and sources without an offset have none
+    offsets/N      the input of batch N: a version, a line of metadata, and the end offset of each source. In version 1 the
+                   position of a line is the source's number, and "-" means no offset; in version 2 each line begins with the
+                   number and a colon, in any order, and sources without an offset have no line
     commits/N      batch N is done
-    sources/I/N    the files that source I has seen; N.compact has all from the first on. Sources of other kinds keep their
+    sources/I/N    the files that source I has seen; N.compact has all from the first on. Sources of other kinds store their
                    start in sources/I/0
     metadata       the query's id
 
 Spark does not fsync any of them.
 
-Why: a replay has to read the same records, so a damaged log is mended from manifests, and closing batches are logged as Spark
-logs its own.
+Why: a replay has to read the same records, so a damaged log is mended from manifests; and closing batches are logged in the
+same way as Spark's.
 Seen to work on: Spark 4.2 and 4.3, whose logs are of version 1 or 2.
 Without it: a start refuses logs of another version, and names the file.
 """
@@ -31,12 +31,12 @@ from springtide.errors import CheckpointError
 from springtide.spark.shared.durable import make_folder, write_whole
 
 VERSION = re.compile("v[12]")
-"""The versions of its logs that Spark 4 reads. It does not start from a file of another one."""
+"""The log versions that Spark 4 reads. It does not start from a file of another version."""
 _OF_SOURCE = re.compile("([0-9]{1,9}):(.*)")
 """A line of version 2: the number of a source, and its offset."""
 COMPACT = ".compact"
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
-"""The text of a commit, where the query has no watermark of Spark's own."""
+"""The text of a commit, if the query has no Spark watermark."""
 
 
 class SourceLogEntry(NamedTuple):
@@ -57,7 +57,7 @@ class SourceLogEntry(NamedTuple):
 
 
 class Logs:
-    """The folder that Spark writes its logs to."""
+    """The folder with Spark's logs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Logs:
         return {batch: text for batch, text in found.items() if text is not None}
 
     def replace(self, file: Path, text: str | None) -> None:
-        """Write a file of any of these logs, or remove it. Hadoop may keep a checksum beside it, and refuse other content."""
+        """Write or remove a file of these logs, and remove Hadoop's checksum beside it, which would not match."""
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         if text is None:
             file.unlink(missing_ok=True)
@@ -90,13 +90,13 @@ class Logs:
 
     @property
     def has_state(self) -> bool:
-        """Whether Spark has state of its own, as of a DataFrame with an aggregation: each batch has a version of it."""
+        """Whether Spark has state of its own, with a version for each batch, for example of a DataFrame with an aggregation."""
         return (self.folder / "state").is_dir()
 
     def begin_after(self, committed: int, at_ms: int) -> int:
         """Log the batch after a committed one with the same offsets, at a later time; returns its number.
 
-        A query that was stopped may lack the commit of its last batch, and may have begun one more, which is taken as it is.
+        A stopped query may lack the commit of its last batch, and may have logged the next batch, which then stays unchanged.
         """
         self.commit(committed)
         batch = committed + 1
@@ -109,7 +109,7 @@ class Logs:
         return batch
 
     def commit(self, batch: int) -> None:
-        """Log the commit of a batch, as that of the batch before, unless that was done."""
+        """Log the commit of a batch, with the text of its predecessor's, unless it is logged."""
         if self.text("commits", batch) is None:
             self.replace(self.file("commits", batch), self.text("commits", batch - 1) or COMMIT)
 
@@ -135,7 +135,7 @@ class Logs:
 
     def settled(self, offsets: str, known: Mapping[str, int]) -> dict[str, int]:
         """The checksums of the log entries that a start reads after a batch with these offsets: of each source of files, the
-        last compaction and what follows it. ``known``: the checksums after the batch before; only new files are read.
+        last compaction and later entries. ``known``: the checksums after the previous batch; only new files are read.
         """
         _check_numbered(offsets)
         found: dict[str, int] = {}
@@ -148,7 +148,7 @@ class Logs:
         return found
 
     def _fresh(self, source: int, last: int | None, known: SourceLogEntry | None) -> list[SourceLogEntry]:
-        """The entries after a known one, up to the last that a batch reads. ``last``: None for a source of another kind."""
+        """The entries after ``known``, up to the last that a batch reads. ``last``: None for a source without such a log."""
         if last is None:
             return [SourceLogEntry(source, 0)] if known is None else []
         if known is None:
@@ -158,7 +158,7 @@ class Logs:
         ]
 
     def mend_metadata(self) -> str | None:
-        """Give the query a new id if its own cannot be read, as Spark would not start; returns what was wrong."""
+        """Give the query a new id if its own cannot be read, because Spark would not start; returns the fault."""
         file = self.folder / "metadata"
         begun = self.numbers("offsets") or self.numbers("commits")
         try:
@@ -177,7 +177,7 @@ class Logs:
 
 
 def log_offsets(offsets: str) -> dict[int, int | None]:
-    """By the number of a source, the last entry of its log that a batch reads; None where it has no such log."""
+    """By source, the last entry of its log that a batch reads; None for a source without a log."""
     return {source: _log_offset(offset) for source, offset in _by_source(_lines(offsets)).items()}
 
 
@@ -187,12 +187,12 @@ def _log_offset(offset: str) -> int | None:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines as Java's readers split them: at \\n, \\r and \\r\\n, and at nothing else that ``str.splitlines`` knows."""
+    """Split lines as Java's readers do: only at \\n, \\r and \\r\\n, unlike ``str.splitlines``."""
     return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
 def _by_source(lines: Sequence[str]) -> dict[int, str]:
-    """The offsets in a file of the offset log, by the number of their source; without lines that name no number."""
+    """The offsets in a file of the offset log by source. Lines without a source's number are left out."""
     version, offsets = lines[:1], lines[2:]
     if version != ["v2"]:
         return dict(enumerate(offsets))
@@ -200,7 +200,7 @@ def _by_source(lines: Sequence[str]) -> dict[int, str]:
 
 
 def _check_numbered(offsets: str) -> None:
-    """Sources have names instead of numbers where Spark is set to let them be added, removed and put in another order."""
+    """Refuse named sources, which Spark uses instead of numbers if it is set to allow changes of the set of sources."""
     lines = _lines(offsets)
     if len(_by_source(lines)) != len(lines[2:]):
         raise CheckpointError(
@@ -221,7 +221,7 @@ def _entries(checksums: Mapping[str, int]) -> Iterator[tuple[SourceLogEntry, int
 
 
 def are_offsets(text: str) -> bool:
-    """Whether Spark can read a file of its offset log. Offsets are a source's own words, and JSON as a rule."""
+    """Whether Spark can read a file of its offset log. The format of offsets depends on the source; usually it is JSON."""
     lines = _lines(text)
     offsets = _by_source(lines)
     if len(lines) < 3 or not VERSION.fullmatch(lines[0]) or len(offsets) != len(lines[2:]):
