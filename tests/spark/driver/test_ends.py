@@ -236,7 +236,8 @@ STILL: Any = SimpleNamespace(look=lambda: None, still_s=3_600.0)
 
 def impatient(driver: Driver) -> Driver:
     """Batches that make no progress are given up at the first look, and none makes progress."""
-    driver._last_batch._stalls, driver._last_batch._patience_s = STILL, 0.0
+    driver._stalls = driver._last_batch._stalls = STILL
+    driver._last_batch._patience_s = 0.0
     return driver
 
 
@@ -283,10 +284,10 @@ class Hung(Runner):
 @pytest.mark.parametrize("ending", [Ending(duration_s=0.0), Ending()], ids=["duration", "stop"])
 def test_a_failed_query_whose_batch_hangs_ends_with_the_run(drive: Drive, ending: Ending) -> None:
     """Its batch cannot commit any more: the epoch is a later one."""
-    queries = iter([Query(late="java.io.IOException: No space left"), Query(looks=10**9)])
+    following = iter([Query(late="java.io.IOException: No space left"), Query(looks=10**9)])
 
     def query() -> Query:
-        found = next(queries)
+        found = next(following)
         if found.late is None:
             vars(driver)["_runner"] = Runner(failure=hung.failure)
         elif ending.duration_s is None:
