@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.control.fleet import AGAIN_S, RELIEF_S, STARTING_S, Fleet, Judge, Limits
+from springtide.control.fleet import Fleet, Judge, Limits
+from springtide.control.fleet_rule import MIN_SECONDS_BETWEEN_MOVES, RETRY_AFTER_S, STARTING_S
 from springtide.control.memory import MemoryCluster
 from springtide.errors import OptionError, SetupError
 from springtide.model.executor import Executor
-from springtide.model.request import AddExecutors, Proposal, RemoveExecutor, Verdict
+from springtide.model.request import AddExecutors, RemoveExecutor, Request, Verdict
 from springtide.policy.place.release import leaving
 from springtide.spark.driver import clusters, session
 from springtide.spark.driver.clusters import LocalCluster, SparkCluster
@@ -301,7 +302,7 @@ def test_what_the_cluster_did_not_hear_is_asked_for_again() -> None:
     step(fleet, clock, 3)  # asked at 1 s, missed from 2 s on
     for _ in range(61):
         step(fleet, clock, 3)
-    assert clock.now == 62.0 and AGAIN_S == 30.0
+    assert clock.now == 62.0 and RETRY_AFTER_S == 30.0
     assert cluster.told == [3, 3, 3], "at 1, 32 and 62 s: no more than every 30 s"
     cluster.hears = True
     for _ in range(34):
@@ -373,11 +374,11 @@ def test_a_slow_start_is_measured_from_the_first_request() -> None:
 # What is wanted is proposed
 
 
-def judged(most: int) -> tuple[Judge, list[list[Proposal]]]:
+def judged(most: int) -> tuple[Judge, list[list[Request]]]:
     """Grants up to so many executors in all, and of those that are to go every second one; what was proposed."""
-    asked: list[list[Proposal]] = []
+    asked: list[list[Request]] = []
 
-    def judge(proposals: Sequence[Proposal], executors: int) -> tuple[Verdict, ...]:
+    def judge(proposals: Sequence[Request], executors: int) -> tuple[Verdict, ...]:
         asked.append(list(proposals))
         found = []
         for place, proposal in enumerate(proposals):
@@ -404,7 +405,7 @@ def test_what_is_missing_is_proposed_and_asked_for_as_far_as_it_is_granted() -> 
         [(AddExecutors(3), 3 / 5)], [(AddExecutors(1), 1 / 5)], [(AddExecutors(2), 2 / 6)],
     ]  # fmt: skip
     assert asked[0][0].reason == "5 slots: "
-    refused = Proposal("the fleet", AddExecutors(1), 1 / 5, "5 slots: ").to_json()
+    refused = Request(manager="the fleet", action=AddExecutors(1), score=1 / 5, reason="5 slots: ").to_json()
     assert told[1:] == [{"refused": refused, "reason": "4 of 4"}], "told once"
     fleet.judge = judged(most=9)[0]
     step(fleet, clock, 5)
@@ -488,7 +489,7 @@ def test_one_at_a_time_and_a_host_not_again_for_a_while() -> None:
     assert told[1:] == [{"executors": {"kept": "2"}, "reason": "another left a 4 s ago, within 300 s (a is full)"}]
     fleet.replace("1", "b is full")
     assert cluster.released == ["0", "1"]
-    step(fleet, clock, 4, RELIEF_S)
+    step(fleet, clock, 4, MIN_SECONDS_BETWEEN_MOVES)
     fleet.replace("2", "a is full")
     assert cluster.released == ["0", "1", "2"]
 

@@ -35,7 +35,7 @@ from springtide.policy.guard.guarded import Guarded
 from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 from springtide.record.folder import RunFolder
-from springtide.running import _Journal
+from springtide.running.journal import FolderJournal
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,11 @@ def task(operator: str, rows_in: int, busy_s: float | None, task: int = 0, start
 
 def batch(
     rows: int, *tasks: TaskReport, number: int = 0, seconds: float = 0.5, backlog: int | None = None,
-    created: tuple[tuple[float, float], ...] = (),
+    created: tuple[tuple[float, float], ...] = (), ended: float | None = None,
 ) -> BatchReport:  # fmt: skip
+    started = 100.0 if ended is None else ended - seconds
     return BatchReport(
-        number, 1, Plan({}, 1, {}), 100.0, 100.0 + seconds, rows, rows, 0, tasks, {"sink": rows}, created, backlog
+        number, 1, Plan({}, 1, {}), started, started + seconds, rows, rows, 0, tasks, {"sink": rows}, created, backlog
     )
 
 
@@ -263,7 +264,7 @@ def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(ca
     ]  # fmt: skip
     assert held[0]["refused"] == {
         "guard": "cooldown", "operator": "first", "before": 4, "after": 2,
-        "reason": "at 3 s the script says 2 since 3 s, it has 4",
+        "reason": "at 3 s the script says 2 since 3 s, it has 4", "manager": "", "degree": 2, "action": None, "score": 0.0,
     }  # fmt: skip
     assert sum("held back by cooldown: first from 4 to" in message for message in caplog.messages) == 2
     assert loop.current().degrees["first"] == 5
@@ -395,7 +396,7 @@ def shed(loop: Rig, clock: Steps, *, rate: float, each_s: float, batches: int, t
         kept.append(round(waiting if age is None else min(waiting, rate * age)))
         seconds = 0.1 + each_s * kept[-1]
         _cycles(loop, clock, started, seconds)
-        loop.report(batch(round(waiting), number=number, seconds=seconds, backlog=round(rate * seconds)))
+        loop.report(batch(round(waiting), number=number, seconds=seconds, backlog=round(rate * seconds), ended=clock.now))
         _cycles(loop, clock, started, max(0.0, trigger_s - seconds))
     return kept
 
@@ -483,7 +484,7 @@ def test_a_backlog_is_worked_off_in_batches_that_meet_the_target_also_while_the_
         rows = loop.current().read_limit or 0
         seconds = 0.2 + 0.001 * rows
         backlog += 100 * seconds - rows
-        loop.report(batch(rows, number=number, seconds=seconds, backlog=round(backlog)))
+        loop.report(batch(rows, number=number, seconds=seconds, backlog=round(backlog), ended=clock.now))
         cycle(loop, clock, seconds)
     assert loop.current().read_limit == pytest.approx(600, rel=0.05)
     assert backlog < 40_000
@@ -504,7 +505,7 @@ def test_the_limit_of_an_overloaded_run_does_not_forget_the_load_in_an_interval_
             cycle(loop, clock, 1.0)
             backlog, seconds = backlog + 2_000, seconds - 1.0
         backlog += 2_000 * seconds - rows
-        loop.report(batch(rows, number=number, seconds=0.2 + 0.001 * rows, backlog=round(backlog)))
+        loop.report(batch(rows, number=number, seconds=0.2 + 0.001 * rows, backlog=round(backlog), ended=clock.now))
         cycle(loop, clock, seconds)
         limits.append(loop.current().read_limit)
     assert limits[-10:] == pytest.approx([1_800] * 10, rel=0.05)
@@ -521,7 +522,7 @@ def test_widths_stay_when_nothing_was_measured() -> None:
 
 
 def test_a_full_disk_loses_the_record_of_a_batch_and_not_the_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    journal = _Journal(RunFolder(tmp_path / "gone"))
+    journal = FolderJournal(RunFolder(tmp_path / "gone"))
     journal.batch(batch(10))
     journal.decision({"at_s": 1.0})
     journal.close()

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from springtide.control.ports import Clock, PolicyHost
 from springtide.control.switch import Fixed, Mode, Switch
 from springtide.model.plan import Request
-from springtide.model.request import Action, Migrate
+from springtide.model.request import Action, Migrate, Verdict
 from springtide.model.snapshot import Snapshot
+from springtide.once import Once
 from springtide.policy import scale
 from springtide.policy.scale import ScalePolicy, State, decided
 
@@ -40,7 +40,7 @@ class InThread:
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         return self._policy.decide(state, snapshot, rng)
 
-    def refusals(self, state: State) -> list[Mapping[str, Any]]:
+    def refusals(self, state: State) -> list[Verdict]:
         return scale.refusals(self._policy, state)
 
     def forget(self) -> None:
@@ -69,9 +69,9 @@ class Decider:
         self._save, self._saved_at = save, clock()
         self._switch = switch or Fixed()
         self.mode = self._switch.mode()
-        self._dry_run_wish: tuple[Mapping[str, int], list[str]] = {}, []
+        self._wishes = Once()  # of a dry run
         self.requested: tuple[Request, ...] = ()  # what the policy asked for last, also in a dry run
-        self.failing = False  # whether the last decision failed
+        self._failing = Once()
         self.failures = 0
         self.first_failure: str | None = None
 
@@ -79,6 +79,11 @@ class Decider:
     def state(self) -> State | None:
         """What the policy has learned; None before it was first asked."""
         return self._state
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last decision failed."""
+        return bool(self._failing)
 
     @property
     def restarts(self) -> int:
@@ -91,7 +96,7 @@ class Decider:
         if mode is not before:
             log.warning("%scontrol is switched from %s to %s", self._subject, before, mode)
             self._record({"control": mode, "at_s": round(at, 3), "reason": f"switched from {before}"})
-            self.mode, self._dry_run_wish = mode, ({}, [])
+            self.mode, self._wishes = mode, Once()
         return mode
 
     def decide(self, snapshot: Snapshot) -> tuple[Request, ...]:
@@ -124,11 +129,10 @@ class Decider:
                 return self._ask(snapshot)
             self.failures += 1
             self.first_failure = self.first_failure or repr(error)
-            if not self.failing:
+            if self._failing.begins():
                 log.exception("%spolicy %s failed; the last plan stays in force", self._subject, self._host.name)
-            self.failing = True
             return ()
-        self.failing = False
+        self._failing.end()
         return requests
 
     def _discard_state(self, error: Exception) -> None:
@@ -139,30 +143,25 @@ class Decider:
         self._host.forget()
 
     def _record_refusals(self, state: State, snapshot: Snapshot) -> None:
-        """Each refusal of a guard or a manager comes once for as long as it lasts."""
-        for entry in self._host.refusals(state):
-            wish = entry["refused"]
-            if "guard" in wish:
-                change = f"{wish['operator']} from {wish['before']} to {wish['after']}" if wish["operator"] else "a move"
-                log.info("%sheld back by %s: %s (%s): %s",
-                         self._subject, wish["guard"], change, wish["reason"], entry["reason"])  # fmt: skip
-            else:
-                log.info("%srefused: %s of %s (%s): %s",
-                         self._subject, wish["action"]["kind"], wish["manager"], wish["reason"], entry["reason"])  # fmt: skip
-            self._record({**entry, "at_s": round(snapshot.at, 3)})
+        """The host returns each refusal once while it lasts."""
+        for verdict in self._host.refusals(state):
+            log.info("%s%s", self._subject, verdict)
+            self._record({**verdict.refusal(), "at_s": round(snapshot.at, 3)})
 
     def _record_dry_run(self, requests: tuple[Request, ...], snapshot: Snapshot) -> None:
-        """Record what the policy would do, once for as long as it wants the same."""
-        wish = degrees_of(requests), sorted({_origin(request.action) for request in requests if not request.operator})
-        if any(wish) and wish != self._dry_run_wish:
+        """Record what the policy would do, once while it requests the same."""
+        degrees = degrees_of(requests)
+        origins = sorted({_origin(request.action) for request in requests if not request.operator})
+        wish = frozenset(degrees.items()), *origins
+        self._wishes.end_others({wish})
+        if requests and self._wishes.begins(wish):
             reason = "; ".join(request.reason for request in requests)
             log.info("%sdry run: degrees %s would change to %s: %s",
-                     self._subject, dict(snapshot.plan.degrees), wish[0], reason)  # fmt: skip
-            relieved = {"relieved": wish[1]} if wish[1] else {}
+                     self._subject, dict(snapshot.plan.degrees), degrees, reason)  # fmt: skip
+            relieved = {"relieved": origins} if origins else {}
             self._record({
-                "dry_run": True, "degrees": wish[0], **relieved, "at_s": round(snapshot.at, 3), "reason": reason,
+                "dry_run": True, "degrees": degrees, **relieved, "at_s": round(snapshot.at, 3), "reason": reason,
             })  # fmt: skip
-        self._dry_run_wish = wish
 
     def _save_state(self) -> None:
         self._saved_at = self._clock()

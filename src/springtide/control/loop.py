@@ -14,6 +14,7 @@ from springtide.control.decider import Decider
 from springtide.control.ports import Clock, Planning
 from springtide.control.switch import Mode
 from springtide.model.snapshot import Snapshot
+from springtide.once import Once
 
 log = logging.getLogger("springtide.control")
 
@@ -62,12 +63,11 @@ class ControlLoop:
         return not self._stopped.is_set()
 
     def _run(self) -> None:
-        failing = False
+        failing = Once()
         while not self._stopped.wait(self._interval_s) and not self._over():
             try:
                 self.cycle()
-                failing = False
+                failing.end()
             except Exception:  # the control flow may fail; the data flow goes on with the last plan
-                if not failing and not self._over():
+                if failing.begins() and not self._over():
                     log.exception("the control loop failed; the last plan stays in force")
-                failing = True

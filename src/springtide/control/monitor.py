@@ -14,26 +14,30 @@ from springtide.model.report import BatchReport, TaskReport, latency_of
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.model.topology import PASSING, Kind, Operator, Topology
 
-LONGEST_S = 3_600
-"""What was created longer before the newest record tells nothing about the arrivals of now."""
+MAX_RECORD_AGE_S = 3_600
+"""Records that were created longer before the newest one do not count as arrivals: they say nothing about the present rate."""
 
-
-AT_ONCE_S = 1e-6
-"""Times since 1970 have no more digits."""
+SIMULTANEOUS_S = 1e-6
+"""Timestamps are microseconds: closer events count as simultaneous."""
 
 Span = tuple[float, float, float]
-"""From when to when so many records were created."""
+"""Begin and end of a time, and the number of records that were created in it."""
 
 
 class Monitor:
-    """Gathers reports from the data flow's thread; the control loop takes them out, once per interval."""
+    """Gathers reports from the data flow's thread; the control loop takes them out, once per interval.
+
+    Arrivals are measured here and nowhere else. Policies read them in snapshots. At the start of a batch, before a snapshot
+    has them, ``estimated_rate`` says what the last report alone tells.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._lock = threading.Lock()
         self._reports: list[BatchReport] = []
         self._backlog: int | None = None
-        self._told_until = math.inf  # of what was created, up to when arrivals were told
+        self._counted: tuple[float, int] | None = None  # time and backlog of the last report in the last snapshot
+        self._reported_until = math.inf  # arrivals before this creation time are already reported
 
     def add(self, report: BatchReport) -> None:
         with self._lock:
@@ -53,7 +57,7 @@ class Monitor:
             rate=_rate(sum(report.rows_in for report in reports), reports, interval_s),
             backlog=backlog,
             latency=latency_of(waits),
-            sources=self._sources(reports),
+            sources=self._sources(reports, backlog),
         )  # fmt: skip
 
     def _operator(
@@ -90,34 +94,66 @@ class Monitor:
             return sum(report.rows_in for report in reports)
         return sum(task.rows_out for task in tasks)
 
-    def _sources(self, reports: Sequence[BatchReport]) -> tuple[SourceSnapshot, ...]:
-        """Each source with its share of what came by the second: creation times are known of all sources together."""
-        arrivals = self._arrivals(reports)
-        rows = [self._rows_out(source.name, reports) for source in self._topology.sources]
-        total = sum(rows)
+    def _sources(self, reports: Sequence[BatchReport], backlog: int | None) -> tuple[SourceSnapshot, ...]:
+        """A report has the creation times and the backlog of all sources together. So each of several sources gets a share of
+        the arrivals, in proportion to what was read of it, and its backlog is unknown.
+        """
+        names = [source.name for source in self._topology.sources]
+        if not reports:
+            return tuple(SourceSnapshot(name, None, backlog=backlog if len(names) == 1 else None) for name in names)
+        arrivals, rate = self._arrivals(reports), self._arrival_rate(reports)
+        rows = [self._rows_out(name, reports) for name in names]
+        if len(names) == 1:
+            return (SourceSnapshot(names[0], rows[0], arrivals, rate, backlog),)
+        shares = [own / sum(rows) if sum(rows) else None for own in rows]
         return tuple(
-            SourceSnapshot(
-                source.name, own if reports else None, tuple(came * own / total for came in arrivals) if total else ()
-            )
-            for source, own in zip(self._topology.sources, rows, strict=True)
+            SourceSnapshot(name, own)
+            if share is None
+            else SourceSnapshot(name, own, tuple(part * share for part in arrivals), None if rate is None else rate * share)
+            for name, own, share in zip(names, rows, shares, strict=True)
         )
 
-    def _arrivals(self, reports: Sequence[BatchReport]) -> tuple[float, ...]:
-        """Records/s that were created since the last time, by parts of about a second; nothing where no source says when.
+    def _arrival_rate(self, reports: Sequence[BatchReport]) -> float | None:
+        """Records/s that arrived since the last report of the snapshot before: those that were read, and those by which the
+        backlog grew. Under a backlog, what was read alone would follow what a query can do, and not its input.
+        """
+        last, before = reports[-1], self._counted
+        self._counted = None if last.backlog is None else (last.committed, last.backlog)
+        if before is None or last.backlog is None or last.committed <= before[0]:
+            return None
+        grown = last.backlog - before[1]
+        return max(0.0, (sum(report.rows_in for report in reports) + grown) / (last.committed - before[0]))
 
-        A batch tells a few quantiles of its records' creation times. The records that a quantile stands for were created
-        between it and its neighbours, so they are spread over that time. What waits now was created after what was read.
+    def _arrivals(self, reports: Sequence[BatchReport]) -> tuple[float, ...]:
+        """Records/s that arrived since the snapshot before, in parts of about a second; empty where creation times are unknown.
+
+        A report has a few quantiles of its records' creation times. The records that a quantile stands for were created
+        between it and its neighbours, so they are spread over that time.
         """
         spans = [span for report in reports for span in _spans(report.created)]
         if not spans:
             return ()
-        until, newest = max(end for _, end, _ in spans), reports[-1]
-        if newest.backlog is not None and newest.committed > until:
-            spans.append((until, newest.committed, float(newest.backlog)))
-            until = newest.committed
-        since = self._told_until if self._told_until < until else min(begin for begin, _, _ in spans)
-        self._told_until = until
-        return _parts(spans, max(since, until - LONGEST_S), until)
+        until = max(end for _, end, _ in spans)
+        unread = _unread(reports[-1], until)
+        if unread is not None:
+            spans.append(unread)
+            until = unread[1]
+        since = self._reported_until if self._reported_until < until else min(begin for begin, _, _ in spans)
+        self._reported_until = until
+        return _parts(spans, max(since, until - MAX_RECORD_AGE_S), until)
+
+
+def estimated_rate(report: BatchReport) -> float | None:
+    """Records/s that arrive, as far as one report says: the backlog by the time in which it was created."""
+    unread = _unread(report, max((at for at, _ in report.created), default=math.inf))
+    return unread[2] / (unread[1] - unread[0]) if unread is not None and unread[2] else None
+
+
+def _unread(report: BatchReport, newest: float) -> Span | None:
+    """What waits at the end of a batch was created after the newest record that was read."""
+    if report.backlog is None or report.committed <= newest:
+        return None
+    return newest, report.committed, float(report.backlog)
 
 
 def producers(topology: Topology, operator: Operator) -> list[str]:
@@ -133,12 +169,12 @@ def _rate(rows: int, reports: Sequence[BatchReport], interval_s: float) -> float
 
 
 def _parts(spans: Sequence[Span], since: float, until: float) -> tuple[float, ...]:
-    """Records/s in equal parts of about a second. Those created at one and the same instant, as in logs that tell whole
-    seconds, came within half a second of it."""
-    if until - since < AT_ONCE_S:
+    """Records/s in equal parts of about a second. Records with the same creation time, as in logs with whole seconds, arrived
+    within half a second of it."""
+    if until - since < SIMULTANEOUS_S:
         return (sum(weight for _, _, weight in spans),)
     begin, end, weight = np.array(spans).T
-    at_once = end - begin < AT_ONCE_S
+    at_once = end - begin < SIMULTANEOUS_S
     begin, end = np.where(at_once, np.maximum(since, begin - 0.5), begin), np.where(at_once, np.minimum(until, end + 0.5), end)
     edges = np.linspace(since, until, max(1, round(until - since)) + 1)
     came = np.clip((edges[:, None] - begin) / (end - begin), 0.0, 1.0) @ weight
@@ -146,7 +182,7 @@ def _parts(spans: Sequence[Span], since: float, until: float) -> tuple[float, ..
 
 
 def _spans(created: Sequence[tuple[float, float]]) -> list[Span]:
-    """For each quantile from when to when its records were created, and how many they are."""
+    """The time in which the records of each quantile were created."""
     times = sorted(created)
     middles = [(a + b) / 2 for (a, _), (b, _) in itertools.pairwise(times)]
     begins = [times[0][0], *middles] if times else []

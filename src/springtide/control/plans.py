@@ -20,7 +20,7 @@ from springtide.control.sharding import Sharding
 from springtide.control.switch import Mode
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
-from springtide.model.request import Migrate, Scale
+from springtide.model.request import Action, Migrate, Scale
 from springtide.model.snapshot import Snapshot
 from springtide.model.topology import Topology
 from springtide.policy.group import Route
@@ -144,7 +144,7 @@ class Plans:
         widths = planner.widths(self._topology, usable, snapshot)
         if self._work and snapshot is not None and not snapshot.batches and granted == self.plan.degrees:
             widths = dict(self.plan.widths)  # nothing was measured, so nothing is known better than before
-        actions = tuple(request.action for request in requests if isinstance(request.action, Scale | Migrate))
+        actions = tuple(action for request in requests if (action := _placed(request.action)) is not None)
         limit, shed_after_s = self._intake.read_limit(snapshot, usable), self._intake.shed_after_s
         return Plan(granted, slots, widths, limit, self._goals.trigger_s, shed_after_s=shed_after_s, actions=actions)
 
@@ -156,3 +156,8 @@ class Plans:
         if plan.shed_after_s is None:
             return f"no record is left out: {waiting}"
         return f"records older than {plan.shed_after_s:.3g} s are left out: {waiting}"
+
+
+def _placed(action: Action) -> Scale | Migrate | None:
+    """What a plan says of places; None where degrees say it all."""
+    return action if isinstance(action, Migrate) or (isinstance(action, Scale) and action.nodes) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from springtide.model.ending import Ended, Ending
 from springtide.model.executor import Executor
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport
+from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
 from springtide.policy.group import Route
 from springtide.policy.scale import State
@@ -100,8 +101,8 @@ class PolicyHost(Protocol):
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]: ...
 
-    def refusals(self, state: State) -> list[Mapping[str, Any]]:
-        """What guards and managers newly refused in the decision that left this state."""
+    def refusals(self, state: State) -> list[Verdict]:
+        """The new refusals of guards and managers in the decision that left this state."""
         ...
 
     def forget(self) -> None:

@@ -22,6 +22,7 @@ from springtide.control.ports import Clock
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport
 from springtide.model.topology import Topology
+from springtide.once import Once
 from springtide.policy.group import Grouping, Learner, Route, State, Table
 from springtide.policy.group.cost_key import Search
 
@@ -82,7 +83,7 @@ class Routing:
         self._searches: dict[str, Search] = {name: Search() for name in self._learners if name not in self._keys}
         self._learned = self._published = 0.0
         self._published_at = clock()
-        self._failing: set[tuple[str, str]] = set()
+        self._failing = Once()
         self._waiting = threading.BoundedSemaphore(WAITING)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-routing")
         self._closed = False
@@ -183,9 +184,8 @@ class Routing:
             return {}
 
     def _tell_once(self, name: str, trouble: str) -> None:
-        if (name, trouble) not in self._failing:
+        if self._failing.begins((name, trouble)):
             log.warning("%s%s", f"the grouping of operator {name!r} " if name else "", trouble, exc_info=bool(name))
-        self._failing.add((name, trouble))
 
     def _fits(self, name: str, known: Known) -> bool:
         """Whether what is known is of this grouping, with these parameters, and by this key."""

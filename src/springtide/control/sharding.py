@@ -10,6 +10,7 @@ import numpy as np
 
 from springtide.model.report import BatchReport
 from springtide.model.topology import Topology
+from springtide.once import Once
 from springtide.policy.shard import Loads, Owner, Sharder, spread
 from springtide.policy.shard.balance import Balance
 
@@ -25,7 +26,7 @@ class Sharding:
     def __init__(self, topology: Topology, sharder: Sharder | None = None) -> None:
         self._shards = {o.name: o.state.shards for o in topology.stateful if o.state is not None}
         self._sharder = sharder or Balance()
-        self._failing = False
+        self._failing = Once()
         self._loads: dict[str, Loads] = {name: np.zeros(count) for name, count in self._shards.items()}
         self._owners: dict[str, tuple[int, Owner]] = {}  # with the width that they are for
         self._stale: set[str] = set(self._shards)
@@ -64,7 +65,6 @@ class Sharding:
                 )
             return found
         except Exception:
-            if not self._failing:
+            if self._failing.begins():
                 log.warning("sharding %s failed; shards are spread evenly", getattr(self._sharder, "name", "?"), exc_info=True)
-            self._failing = True
             return spread(len(owner), width)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from springtide.errors import OptionError, nearest
+from springtide.once import Once
 
 log = logging.getLogger("springtide.control")
 
@@ -61,7 +62,7 @@ class FileSwitch:
     path: Path
     begun: Mode = Mode.ON
     _last: Mode = field(init=False, repr=False)
-    _warned: bool = field(init=False, default=False, repr=False)
+    _unreadable: Once = field(init=False, default_factory=Once, repr=False)
 
     def __post_init__(self) -> None:
         self._last = self.begun
@@ -69,11 +70,10 @@ class FileSwitch:
     def mode(self) -> Mode:
         try:
             self._last = read(self.path) or self.begun
-            self._warned = False
+            self._unreadable.end()
         except OptionError as fault:
-            if not self._warned:
+            if self._unreadable.begins():
                 log.warning("the mode stays %s: %s", self._last, fault)
-            self._warned = True
         return self._last
 
 

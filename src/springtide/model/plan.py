@@ -1,49 +1,13 @@
-"""What one manager wants (a request), and what was granted (a plan)."""
+"""What was granted: a plan, which every batch follows."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from springtide.model.request import Action, Migrate, RemoveExecutor, Scale, action_from_json, action_to_json
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a policy wants for one operator, how much it matters, and why.
-
-    ``action``: what a degree cannot say. With an operator it is a Scale, which tells where replicas come or go. Without one,
-    as "" and a degree of 0, it is a replica that moves, or an executor that goes for another to come elsewhere.
-    """
-
-    operator: str
-    degree: int
-    reason: str
-    score: float = 0.0
-    action: Action | None = None
-
-    def checked(self, operators: Container[str]) -> Request:
-        """Itself, if it can be granted; ValueError, or TypeError, for nonsense."""
-        whole = int(self.degree) == self.degree >= 0
-        known = self.operator in operators and isinstance(self.action, Scale | None)
-        placed = self.operator == "" and self.degree == 0 and isinstance(self.action, Migrate | RemoveExecutor)
-        if not (known or placed) or not whole or not isinstance(self.reason, str):
-            raise ValueError(
-                f"{self} is no request: it wants an operator and a whole degree of 0 or more, or a move and no operator, and a"
-                " reason"
-            )
-        return self
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "action": None if self.action is None else action_to_json(self.action)}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Request:
-        """Of what is none, TypeError or ValueError."""
-        parts = dict(document)
-        action = parts.pop("action", None)
-        return cls(**parts, action=None if action is None else action_from_json(action))
+from springtide.model.request import Migrate, Scale, action_from_json, action_to_json
+from springtide.model.request import Request as Request  # policies import it from here
 
 
 @dataclass(frozen=True)

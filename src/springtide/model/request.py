@@ -1,4 +1,4 @@
-"""What managers exchange: what one of them proposes, and what the application's manager says to it.
+"""What somebody wants done, and the answer: one request and one verdict for policies, guards, managers, decider and journal.
 
 All of it is plain values that JSON can carry, so that managers share nothing, wherever they run.
 """
@@ -6,16 +6,26 @@ All of it is plain values that JSON can carry, so that managers share nothing, w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, overload
+
+
+@dataclass(frozen=True)
+class Degree:
+    """An operator gets this many replicas, however many it has."""
+
+    kind: ClassVar[str] = "degree"
+
+    operator: str
+    after: int
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Another number of replicas of an operator.
+    """An operator gets another number of replicas.
 
-    ``nodes``: where each replica that comes is to be, or where each that goes is; empty where replicas have no places.
+    ``nodes``: where each new replica starts, or where each removed one runs; empty where replicas have no places.
     """
 
     operator: str
@@ -34,7 +44,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Migrate:
-    """A replica of an operator moves from a node to another. ``replica``: which one, counted as the snapshot lists them."""
+    """A replica of an operator moves to another node. ``replica``: its place in the snapshot's list."""
 
     kind: ClassVar[str] = "migrate"
 
@@ -46,7 +56,7 @@ class Migrate:
 
 @dataclass(frozen=True)
 class AddExecutors:
-    """So many executors more."""
+    """``count`` more executors start."""
 
     kind: ClassVar[str] = "add-executors"
 
@@ -55,7 +65,7 @@ class AddExecutors:
 
 @dataclass(frozen=True)
 class RemoveExecutor:
-    """This executor goes: there is one less, or, with ``another``, one comes in its place, elsewhere as far as can be."""
+    """An executor is released. With ``another`` a new one replaces it, on another host where the cluster has one."""
 
     executor: str
     another: bool = False
@@ -65,15 +75,15 @@ class RemoveExecutor:
         return "move-executor" if self.another else "remove-executor"
 
 
-Action = Scale | Migrate | AddExecutors | RemoveExecutor
+Action = Degree | Scale | Migrate | AddExecutors | RemoveExecutor
 
 KINDS = ("scale-out", "migrate", "move-executor", "add-executors", "scale-in", "remove-executor")
-"""The kinds of actions, the most urgent first: who has too little is helped before anybody saves, and more replicas help more
-than moving one."""
+"""What managers request, the most urgent kind first: an overload is relieved before anything is saved, and a new replica
+relieves more than a move."""
 
 _CLASSES: Mapping[str, type[Any]] = {
-    "scale-out": Scale, "scale-in": Scale, "migrate": Migrate, "add-executors": AddExecutors, "remove-executor": RemoveExecutor,
-    "move-executor": RemoveExecutor,
+    "degree": Degree, "scale-out": Scale, "scale-in": Scale, "migrate": Migrate, "add-executors": AddExecutors,
+    "remove-executor": RemoveExecutor, "move-executor": RemoveExecutor,
 }  # fmt: skip
 
 
@@ -82,61 +92,162 @@ def action_to_json(action: Action) -> dict[str, Any]:
     >>> action_to_json(Scale("a", 2, 3, ("n1",)))
     {'kind': 'scale-out', 'operator': 'a', 'before': 2, 'after': 3, 'nodes': ['n1']}
     """
-    told = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(action).items()}
-    return {"kind": action.kind, **told}
+    parts = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(action).items()}
+    return {"kind": action.kind, **parts}
 
 
 def action_from_json(document: Mapping[str, Any]) -> Action:
-    """What ``action_to_json`` made.
+    """The inverse of ``action_to_json``.
 
     >>> action_from_json(action_to_json(Migrate("a", 0, "n1", "n2")))
     Migrate(operator='a', replica=0, origin='n1', node='n2')
     """
     made_by = _CLASSES[document["kind"]]
-    about = {name: value for name, value in document.items() if name not in ("kind", "shards")}  # of old plans, always empty
+    # plans of earlier versions have "shards", which are always empty
+    about = {name: value for name, value in document.items() if name not in ("kind", "shards")}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in about.items()}
     made: Action = made_by(**given)
     return made
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """What a manager wants done, how much it would help (EDF's reconfiguration score, 0 to 1 for most), and why."""
+@dataclass(frozen=True, init=False)
+class Request:
+    """An action that somebody wants, why, how much it would help, and who wants it.
 
-    manager: str
+    A scaling policy names an operator and its degree. What a degree cannot express is an action:
+
+    >>> Request("enrich", 3, "900/s, 300/s per replica").action
+    Degree(operator='enrich', after=3)
+    >>> Request(action=RemoveExecutor("7", another=True), reason="its host is full").action.kind
+    'move-executor'
+
+    ``score``: EDF's reconfiguration score, from 0 to 1 for most. ``manager``: empty for a policy that decides on all operators.
+    """
+
     action: Action
-    score: float
     reason: str
+    score: float
+    manager: str
 
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.score):
-            raise ValueError(f"the score of a proposal of {self.manager} is {self.score}; it is a number")
+    @overload
+    def __init__(
+        self, operator: str, degree: int, reason: str, score: float = 0.0, action: Action | None = None, manager: str = ""
+    ) -> None: ...
+
+    @overload
+    def __init__(self, *, action: Action, reason: str, score: float = 0.0, manager: str = "") -> None: ...
+
+    def __init__(
+        self, operator: str | None = None, degree: int | None = None, reason: str | None = None, score: float = 0.0,
+        action: Action | None = None, manager: str = "",
+    ) -> None:  # fmt: skip
+        if manager and not math.isfinite(score):
+            raise ValueError(f"the score of a request of {manager} is {score}; requests are ranked by it: give a number")
+        parts = {"action": _scaled(action, operator, degree), "reason": reason, "score": score, "manager": manager}
+        for name, value in parts.items():
+            object.__setattr__(self, name, value)  # as the generated __init__ of a frozen dataclass does
+
+    @property
+    def operator(self) -> str:
+        """The operator that gets another degree; empty where none does."""
+        return self.action.operator if isinstance(self.action, Degree | Scale) else ""
+
+    @property
+    def degree(self) -> int:
+        """The degree that ``operator`` gets; 0 where no operator gets another."""
+        return self.action.after if isinstance(self.action, Degree | Scale) else 0
+
+    def checked(self, operators: Container[str]) -> Request:
+        """Itself, if a policy may request it; ValueError, or TypeError, for nonsense."""
+        known = self.operator in operators or isinstance(self.action, Migrate | RemoveExecutor)
+        whole = int(self.degree) == self.degree >= 0
+        if not known or not whole or not isinstance(self.reason, str):
+            raise ValueError(
+                f"{self} is no request: it needs a known operator and a whole degree of at least 0, or the move of a replica or"
+                " an executor, and a reason"
+            )
+        return self
 
     def to_json(self) -> dict[str, Any]:
+        """A degree has no action in JSON: ``operator`` and ``degree`` say it."""
+        action = None if isinstance(self.action, Degree) else action_to_json(self.action)
         return {
-            "manager": self.manager, "action": action_to_json(self.action), "score": self.score, "reason": self.reason,
+            "manager": self.manager, "operator": self.operator, "degree": self.degree, "action": action, "score": self.score,
+            "reason": self.reason,
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Proposal:
-        return cls(**{**document, "action": action_from_json(document["action"])})
+    def from_json(cls, document: Mapping[str, Any]) -> Request:
+        """KeyError, TypeError or ValueError for a document that is none. Earlier versions left out what an action implies."""
+        parts = dict(document)
+        reason, action = parts.pop("reason"), parts.pop("action", None)
+        return cls(reason=reason, action=None if action is None else action_from_json(action), **parts)
+
+
+def _scaled(action: Action | None, operator: Any, degree: Any) -> Action:
+    """The action for this operator and degree; where those are None, the action has them."""
+    if action is None:
+        return Degree(operator, degree)
+    if isinstance(action, Degree | Scale):
+        name, after = action.operator if operator is None else operator, action.after if degree is None else degree
+        scales = isinstance(action, Scale) and name == action.operator and after != action.before
+        return replace(action, after=after) if scales else Degree(name, after)
+    if operator or degree:
+        raise ValueError(f"{action} for {operator!r} and the degree {degree} is no request: it changes no operator's degree")
+    return action
+
+
+APPLICATION = "the application"
+"""The manager of the whole application, as the one who decides on requests."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to a proposal: what of it may be done, None for nothing, and why.
+    """The answer to a request: what of it is granted, None for nothing, and why.
 
-    ``action`` may be less than what was proposed: three replicas of the five that were asked for.
+    ``action`` may be less than was requested: three of five replicas. ``by``: who decided, a guard by its name or the
+    application's manager. ``before``: the operator's degree when a guard decided.
     """
 
-    proposal: Proposal
+    request: Request
     action: Action | None
     reason: str
+    by: str = APPLICATION
+    before: int | None = None
 
     @property
     def granted(self) -> bool:
         return self.action is not None
 
+    @property
+    def subject(self) -> str:
+        """Who wants, or refuses, which kind of change. Not the amount nor the reason, which differ in every interval."""
+        if self.by == APPLICATION:
+            return f"{self.request.manager}: {self.request.action.kind}"
+        kind = "move" if self.before is None else "more" if self.request.degree > self.before else "less"
+        return f"{self.by}: {kind} of {self.request.operator}"
+
+    def __str__(self) -> str:
+        """A refusal as logs have it."""
+        request = self.request
+        if self.by == APPLICATION:
+            return f"refused: {request.action.kind} of {request.manager} ({request.reason}): {self.reason}"
+        change = f"{request.operator} from {self.before} to {request.degree}" if request.operator else "a move"
+        return f"held back by {self.by}: {change} ({request.reason}): {self.reason}"
+
     def to_json(self) -> dict[str, Any]:
         action = None if self.action is None else action_to_json(self.action)
-        return {"proposal": self.proposal.to_json(), "granted": self.granted, "action": action, "reason": self.reason}
+        return {"proposal": self.request.to_json(), "granted": self.granted, "action": action, "reason": self.reason}
+
+    def refusal(self) -> dict[str, Any]:
+        """A refusal as journals, policy states and the control process have it."""
+        guard = {} if self.by == APPLICATION else {"guard": self.by, "before": self.before, "after": self.request.degree}
+        return {"refused": {**guard, **self.request.to_json()}, "reason": self.reason}
+
+    @classmethod
+    def of_refusal(cls, document: Mapping[str, Any]) -> Verdict:
+        """The inverse of ``refusal``; KeyError, TypeError or ValueError for a document that is none."""
+        refused = dict(document["refused"])
+        after = refused.pop("after", None)  # earlier versions have no other degree of what a guard refused
+        by, before = refused.pop("guard", APPLICATION), refused.pop("before", None)
+        return cls(Request.from_json({"degree": after, **refused}), None, str(document["reason"]), by, before)

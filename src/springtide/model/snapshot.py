@@ -114,17 +114,23 @@ class OperatorSnapshot(_Measured):
 
 @dataclass(frozen=True)
 class SourceSnapshot(_Measured):
-    """One source over one interval. ``rows``: what was read of it. ``arrivals``: records/s that were created, also those that
-    wait to be read, by parts of about a second, the latest last; nothing where it does not tell when.
+    """One source over one interval: what arrived, what was read and what waits. An arrival is a record's creation: a new end
+    offset of a topic, a new record of a generated stream.
+
+    ``rows``: records that were read. ``arrivals``: records/s that arrived, read or not, in parts of about a second, the latest
+    last; empty where creation times are unknown. ``arrival_rate``: their mean, by what was read and by what the backlog grew.
+    ``backlog``: records that wait to be read, at the last count.
     """
 
     name: str
     rows: int | None
     arrivals: tuple[float, ...] = ()
+    arrival_rate: float | None = None
+    backlog: int | None = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SourceSnapshot:
-        return cls(**{**document, "arrivals": tuple(document["arrivals"])})
+        return cls(**{**document, "arrivals": tuple(document.get("arrivals", ()))})
 
 
 @dataclass(frozen=True)
@@ -161,6 +167,13 @@ class Snapshot(_Measured):
         super().__post_init__()
         if not 0 <= self.interval_s < math.inf:
             object.__setattr__(self, "interval_s", 0.0)  # an interval that was none: nothing was measured in it
+
+    @property
+    def arrival_rate(self) -> float | None:
+        """Records/s that arrived at all sources together; None where one of them is unknown."""
+        rates = [source.arrival_rate for source in self.sources]
+        known = [rate for rate in rates if rate is not None]
+        return sum(known) if known and len(known) == len(rates) else None
 
     @cached_property
     def by_name(self) -> dict[str, OperatorSnapshot]:

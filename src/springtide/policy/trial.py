@@ -53,7 +53,7 @@ def _made_up(operators: Sequence[str]) -> Iterator[Snapshot]:
             ))  # fmt: skip
             before = name
         plan = Plan(dict.fromkeys(operators, 1), len(made), dict.fromkeys(operators, 1))
-        source = SourceSnapshot("source", rows, (rate,) * round(INTERVAL_S))
+        source = SourceSnapshot("source", rows, (rate,) * round(INTERVAL_S), rate, rows // 10)
         yield Snapshot(
             (number + 1) * INTERVAL_S, INTERVAL_S, plan, tuple(made), ((rows, INTERVAL_S / 2),), rate, rows // 10, None,
             (source,), target_s=1.0, slots=8, trigger_s=0.0, starting_s=0.0,

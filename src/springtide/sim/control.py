@@ -68,7 +68,10 @@ class SimulatedCluster:
             batches=(), rate=received / interval_s if interval_s > 0 else None,
             backlog=sum(station.waiting for station in engine.stations.values()) + engine.held,
             latency=self.ledger.close_book(engine),
-            sources=tuple(SourceSnapshot(name, round(sum(seconds)), seconds) for name, seconds in arrived.items()),
+            sources=tuple(
+                SourceSnapshot(name, read, arrived[name], came / interval_s if interval_s > 0 else None, waiting)
+                for name, (came, read, waiting) in engine.take_flow().items()
+            ),
             nodes=self._places.nodes(self._busy_s, interval_s) if self._places else (),
         )  # fmt: skip
         self.snapshots.append(made)

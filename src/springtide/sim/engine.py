@@ -53,6 +53,7 @@ class Engine:
         self.expected, self._expected = 0.0, 0.0  # how many records are to leave for those that came
         self.sent: Counter[tuple[str, str]] = Counter()  # how many records went along each edge
         self.arrived: dict[str, Counter[int]] = {source.name: Counter() for source in model.sources}  # in which second
+        self._came, self._read = Counter[str](), Counter[str]()  # records that arrived at each source, and that it handed on
         visits = [model.visits(source, seed) for source in model.sources]
         self._exiting = [sum(one[operator.name] for operator in model.exits) for one in visits]
         shares = np.array([max(source.steps.values) for source in model.sources])
@@ -113,6 +114,12 @@ class Engine:
             lengths = [min(until, second + 1) - max(since, second) for second in seconds]
             taken[name] = tuple(counts.pop(s, 0) / length for s, length in zip(seconds, lengths, strict=True))
         return taken
+
+    def take_flow(self) -> dict[str, tuple[int, int, int]]:
+        """By source, how many records arrived and were handed on since the last call, and how many it holds back."""
+        came, read = self._came, self._read
+        self._came, self._read = Counter(), Counter()
+        return {name: (came[name], read[name], gate.held) for name, gate in zip(self.arrived, self._gates, strict=True)}
 
     def take_sent(self) -> dict[tuple[str, str], int]:
         """How many records went along each edge since the last call."""
@@ -183,6 +190,8 @@ class Engine:
             self._note(source.source.name, batch)
             passed = gate.passed(batch, self._closed, self._room, self.now, until)
             self._room -= len(passed.at)
+            self._came[source.source.name] += len(batch.at)
+            self._read[source.source.name] += len(passed.at)
             self._send(source.source.name, passed, sent)
         for name, station in self.stations.items():
             left, served = station.step(sent[name], self.now, until)

@@ -8,7 +8,7 @@ from springtide.sim.arrivals import Batch, joined
 
 
 class Gate:
-    """A source's own queue. Records are dropped when it is full; their creation times stay those of their arrival."""
+    """A source's own queue. When it is full the oldest records are shed; creation times stay those of their arrival."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -19,10 +19,11 @@ class Gate:
         """What leaves the source in this step: all that comes, as long as nothing is or was held back."""
         if not closed and not self.held:
             return batch
-        fits = max(0, self._limit - self.held)
-        self.refused += max(0, len(batch.at) - fits)
-        self._held.append(batch.part(slice(fits)))
-        self.held += len(self._held[-1].at)
+        self._held.append(batch)
+        self.held += len(batch.at)
+        if self.held > self._limit:
+            shed = self.held - self._limit
+            self._held, self.held, self.refused = [joined(self._held).part(slice(shed, None))], self._limit, self.refused + shed
         if closed:
             return batch.part(slice(0))
         whole = joined(self._held)

@@ -22,8 +22,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 SERVED, LOST, LATE, GONE, REMOVED = 0, 1, 2, 3, 4
-"""A row's fate: it is or will be served; its queue was full; it will be removed, too old, when it would start. The last
-two have left, one way or the other, and stay only until the grouping is told."""
+"""A row's fate: it is or will be served; it was shed from a full queue; it will be removed, too old, when it would start. The
+last two have left, one way or the other, and stay only until the grouping is told."""
 
 
 class Rows(NamedTuple):
@@ -93,8 +93,10 @@ def serve(
         arrival = now if network is None else _sent(network, rows.origin[i], replicas.node[target], now)
         rows.target[i] = target
         if pending is not None and queue[target] > limit:
-            rows.start[i], rows.depart[i], rows.fate[i] = now, now, LOST
-            continue
+            if not _shed_oldest(pending, rows, target, now, timeout, replicas):
+                rows.start[i], rows.depart[i], rows.fate[i] = now, now, LOST
+                continue
+            queue[target] -= 1
         start = max(arrival, free[target])
         rows.start[i] = start
         if start - rows.created[i] > timeout:
@@ -107,6 +109,38 @@ def serve(
             _append(pending, i, target, rows.depart[i] + feedback)
             queue[target] += 1
     return -1
+
+
+@kernel
+def _shed_oldest(pending: Pending, rows: Rows, target: int, now: float, timeout: float, replicas: Replicas) -> bool:
+    """Shed the oldest record that waits for a replica, and start those behind it sooner; False if none waits.
+
+    The first that has not left is the one being served, or about to be; it stays.
+    """
+    first = pending.head[target]
+    while first >= 0 and rows.depart[first] <= now:
+        first = pending.link[first]
+    shed = pending.link[first] if first >= 0 else first
+    if shed < 0:
+        return False
+    free, free_before = rows.start[shed], rows.depart[shed]  # depart = start where it would have been too late
+    rows.start[shed], rows.depart[shed], rows.fate[shed] = now, now, LOST
+    row = pending.link[shed]
+    pending.link[first] = row
+    if row < 0:
+        pending.tail[target] = first
+    while row >= 0:
+        if rows.start[row] > free_before or free == free_before:
+            return True  # the replica waits for this one, which is still on its way, or nothing changes any more
+        rows.start[row], free_before = free, rows.depart[row]
+        if free - rows.created[row] > timeout:
+            rows.depart[row], rows.fate[row] = free, LATE
+        else:
+            free += rows.cost[row] * replicas.factor[target]
+            rows.depart[row], rows.fate[row] = free, SERVED
+        row = pending.link[row]
+    replicas.free[target] = free
+    return True
 
 
 @kernel

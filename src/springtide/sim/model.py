@@ -37,7 +37,8 @@ class Source:
     """Records at a rate. ``arrivals``: evenly spaced within a step of the rate, or a Poisson process of that rate.
 
     ``times``, when given, are the records' creation times themselves, and the rate only tells how many come on average.
-    ``limit`` ends it after so many records. ``queue_limit``: how many it holds back under back-pressure before it drops.
+    ``limit`` ends it after so many records. ``queue_limit``: how many it holds back under back-pressure before it sheds
+    the oldest.
     """
 
     name: str
@@ -91,7 +92,7 @@ class Operator:
     """Replicas with a FIFO queue each, or one for all of them. ``cost`` is a record's time on a replica of speed 1.
 
     ``splits``: each of its records goes to one of its readers only, with the edges' copies as the chances; else to each.
-    ``queue_limit``: how many may wait for a replica, the one being served not counted; the next is dropped.
+    ``queue_limit``: how many may wait for a replica, the one being served not counted; of more the oldest is shed.
     ``keys``: the key of every item, as a number or, with ``hashed``, as the hash itself; without it the item is the key.
     ``nodes``: where its replicas are; without it they are spread over the cluster's nodes.
     """

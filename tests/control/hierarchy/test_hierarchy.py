@@ -26,7 +26,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import Rate
 from springtide.model.report import Latency
-from springtide.model.request import Migrate, Proposal, Scale, Verdict
+from springtide.model.request import Migrate, Scale, Verdict
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
 from springtide.policy import registry
 from springtide.policy.grant import View
@@ -105,8 +105,8 @@ def test_a_manager_sees_its_operator_only_and_whom_it_reads_as_sources() -> None
     shown = snapshot(
         operator("a", inputs=(("source", 1_000),), replicas=(ReplicaSnapshot("n1", 0.5),)),
         operator("b", 3, inputs=(("a", 900), ("source", 300)), rate=40.0, backlog=7, latency_ms=None),
-        sources=(SourceSnapshot("source", 1_200, (30.0, 10.0)),), nodes=(NodeSnapshot("n1", 4, 2.0), NodeSnapshot("n2", 4)),
-        backlog=107,
+        sources=(SourceSnapshot("source", 1_200, (30.0, 10.0), 20.0, 100),),
+        nodes=(NodeSnapshot("n1", 4, 2.0), NodeSnapshot("n2", 4)), backlog=107,
     )  # fmt: skip
     a, b = local_views(shown, {"a": 5.0})
     assert a.operators == (shown["a"],)
@@ -118,7 +118,7 @@ def test_a_manager_sees_its_operator_only_and_whom_it_reads_as_sources() -> None
     assert b.latency is None
     assert b.plan.degrees == {"b": 3}
     # the source's seconds, by what came from it: 300 of 1,200
-    assert b.sources == (SourceSnapshot("a", 900), SourceSnapshot("source", 300, (7.5, 2.5)))
+    assert b.sources == (SourceSnapshot("a", 900, backlog=0), SourceSnapshot("source", 300, (7.5, 2.5), 5.0, 100))
     # 100 of 107 are at no operator, so the source holds them back, for both of its readers
     assert (a.backlog, b.backlog) == (100, 107)
 
@@ -127,6 +127,16 @@ def test_the_only_reader_of_a_source_sees_all_that_the_source_has() -> None:
     source = SourceSnapshot("source", 1_500, (1_500.0,))
     (view,) = local_views(snapshot(operator("a", inputs=(("source", 1_000),)), sources=(source,)), {})
     assert view.sources == (source,)
+
+
+def test_in_batches_the_input_of_every_operator_grows_as_that_of_the_sources() -> None:
+    """1,000 of 10 s were read while 150/s arrived. a sent 800 on to b: as records wait at the source only, 120/s come to b."""
+    source = SourceSnapshot("source", 1_000, (), 150.0, 600)
+    line = operator("a", inputs=(("source", 1_000),)), operator("b", inputs=(("a", 800),))
+    shown = replace(snapshot(*line, sources=(source,), interval_s=10.0), batches=((1_000, 5.0),))
+    a, b = local_views(shown, {})
+    assert a.sources == (source,)
+    assert b.sources == (SourceSnapshot("a", 800, (), 120.0, 0),)
 
 
 def test_what_was_not_measured_stays_unknown() -> None:
@@ -199,9 +209,12 @@ def test_several_intervals_are_gathered_into_one() -> None:
     )  # fmt: skip
     last = operator("a", rows_in=300, served=300, busy_s=4.0, latency_ms=30.0, backlog=9, inputs=(("source", 300),))
     shown = [
-        snapshot(one, at=10.0 * i, interval_s=10.0, sources=(SourceSnapshot("source", rows, arrivals),))
-        for i, (one, rows, arrivals) in enumerate([(first, 100, (100.0,)), (silent, None, ()), (last, 300, (100.0, 200.0))])
-    ]
+        snapshot(one, at=10.0 * i, interval_s=10.0, sources=(source,))
+        for i, (one, source) in enumerate([
+            (first, SourceSnapshot("source", 100, (100.0,), 10.0, 5)), (silent, SourceSnapshot("source", None, backlog=5)),
+            (last, SourceSnapshot("source", 300, (100.0, 200.0), 20.0, 9)),
+        ])
+    ]  # fmt: skip
     policy = Hierarchy(Looks(), operator_period_s=30.0)
     state = {**policy.initial(), "operators_asked": 0.0, "application_asked": 0.0}
     rounds_of(policy, *shown, state=json.loads(json.dumps(state)))
@@ -213,7 +226,7 @@ def test_several_intervals_are_gathered_into_one() -> None:
     assert a.utilisation == pytest.approx(6.0 / (2 * 30))
     assert a.latency_ms == pytest.approx((100 * 10 + 300 * 30) / 400)
     assert a.inputs == (("source", 400),)
-    assert view.sources == (SourceSnapshot("source", 400, (100.0, 100.0, 200.0)),)
+    assert view.sources == (SourceSnapshot("source", 400, (100.0, 100.0, 200.0), 15.0, 9),)
 
 
 def test_what_is_unknown_of_one_interval_is_unknown_of_the_sum() -> None:
@@ -224,6 +237,16 @@ def test_what_is_unknown_of_one_interval_is_unknown_of_the_sum() -> None:
     sums = gathered(gathered(None, snapshot(operator("a"), sources=(SourceSnapshot("source", 5, (5.0,)),))), BLIND)
     assert whole(sums, BLIND).sources == (SourceSnapshot("source", None),)
     assert whole(sums, BLIND)["a"].rate is None
+
+
+def test_sums_that_earlier_versions_saved_are_gone_on_with() -> None:
+    """They had no arrival rates."""
+    source = SourceSnapshot("source", 5, (5.0,), 5.0, 1)
+    shown = snapshot(operator("a"), sources=(source,))
+    before = dict(gathered(None, shown))
+    before["sources"] = {"source": [5, [5.0]]}
+    found = whole(gathered(json.loads(json.dumps(before)), shown), shown)
+    assert found.sources == (SourceSnapshot("source", 10, (5.0, 5.0), 5.0, 1),)
 
 
 BLIND = snapshot(operator("a", rows_in=None, rate=None), sources=(SourceSnapshot("source", None),))
@@ -244,7 +267,7 @@ def test_proposals_wait_for_the_application_and_the_newest_counts() -> None:
 
 def test_a_proposal_that_was_overtaken_is_refused() -> None:
     policy = Hierarchy(Wants({"a": 3}), operator_period_s=60.0, application_period_s=30.0, settle_s=0.0)
-    waiting = Proposal("operator a", Scale("a", 1, 2), 0.5, "full").to_json()
+    waiting = Request(manager="operator a", action=Scale("a", 1, 2), score=0.5, reason="full").to_json()
     state: State = {**policy.initial(), "pending": [waiting], "operators_asked": 0.0}
     state, found = rounds_of(policy, snapshot(operator("a", 2)), state=state)
     assert found == [{}]
@@ -285,7 +308,7 @@ def test_a_response_time_that_is_no_number_is_not_known() -> None:
 
 def test_the_response_time_is_not_known_either_while_a_change_settles() -> None:
     policy = Hierarchy(Wants({"a": 4}), TokenBucket(), settle_s=60.0, operator_period_s=0.0)
-    waiting = Proposal("operator a", Scale("a", 3, 4), 0.5, "full").to_json()
+    waiting = Request(manager="operator a", action=Scale("a", 3, 4), score=0.5, reason="full").to_json()
     state, _ = rounds_of(policy, snapshot(operator("a", 2)))
     state, _ = rounds_of(policy, snapshot(operator("a", 3)), state={**state, "pending": [waiting]})
     assert verdicts(state)["operator a"]["reason"] == "no H token: the response time is not known"
@@ -309,7 +332,7 @@ def test_verdicts_are_told_in_requests_and_in_the_state() -> None:
     policy = Hierarchy(Wants({"a": 3, "b": 4, "c": 1}), TokenBucket(period=30.0))
     state, requests = policy.decide(policy.initial(), snapshot(*map(operator, "abc")), RNG)
     # 30 s are over and 300 ms are above 225: one H token, for b, whose score is higher
-    assert requests == (Request("b", 4, "wants 4; granted: H token 1 of 1", 0.4),)
+    assert requests == (Request("b", 4, "wants 4; granted: H token 1 of 1", 0.4, Scale("b", 2, 4), "operator b"),)
     found = verdicts(state)
     assert [found[f"operator {name}"]["granted"] for name in "abc"] == [False, True, False]
     assert found["operator c"]["reason"] == "no L token: 300 ms is above 125 ms"
@@ -352,7 +375,7 @@ def test_executors_are_granted_by_a_response_time_of_after_their_last_change() -
 
     @dataclass(frozen=True)
     class Looks(All):
-        def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+        def decide(self, state: State, proposals: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
             seen.append((view.response_ms, view.executors))
             return super().decide(state, proposals, view)
 
@@ -373,7 +396,7 @@ def told(policy: Any, *shown: Snapshot, state: State | None = None) -> tuple[Sta
     for one in shown:
         state, _ = policy.decide(state, one, RNG)
         new = refusals(policy, json.loads(json.dumps(state)))
-        found.append([(entry["refused"]["manager"], entry["reason"]) for entry in new])
+        found.append([(verdict.request.manager, verdict.reason) for verdict in new])
     return state, found
 
 
@@ -528,7 +551,7 @@ class Odd:
     def initial(self) -> State:
         return {}
 
-    def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+    def decide(self, state: State, proposals: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
         if self.raises:
             raise RuntimeError("no")
         return state, ()

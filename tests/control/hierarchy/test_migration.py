@@ -23,7 +23,7 @@ from springtide.control.switch import Fixed, Mode
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import Rate, constant
 from springtide.model.report import BatchReport, Latency
-from springtide.model.request import AddExecutors, Migrate, Proposal, RemoveExecutor, Scale, Verdict
+from springtide.model.request import AddExecutors, Migrate, RemoveExecutor, Scale, Verdict
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot
 from springtide.policy.grant import GrantPolicy
 from springtide.policy.grant.all import All
@@ -36,6 +36,7 @@ from springtide.policy.guard.quota import Quota
 from springtide.policy.place import Neighbourhood, NodeReport
 from springtide.policy.place.relief import relief
 from springtide.policy.scale import ScalePolicy, State
+from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 from springtide.sim import Cluster, Constant, Model, Node, Operator, Outcome, Reconfiguration, Source, simulate
 
@@ -145,7 +146,7 @@ def placed(before: int, after: int, *nodes: str) -> Request:
 
 
 def moved(replica: int, node: str, operator: str = "work") -> Request:
-    return Request("", 0, "asked", 0.0, Migrate(operator, replica, "node0", node))
+    return Request(action=Migrate(operator, replica, "node0", node), reason="asked")
 
 
 @pytest.mark.parametrize("starting_s", [0.0, 7.0])
@@ -218,7 +219,12 @@ def test_whatever_moves_every_replica_has_one_place_and_none_is_lost(moves: list
 
 @pytest.mark.parametrize(
     "request_",
-    [Request("work", 2, "why"), placed(1, 2, "n1"), moved(0, "n1"), Request("", 0, "", 1.0, RemoveExecutor("7", another=True))],
+    [
+        Request("work", 2, "why"),
+        placed(1, 2, "n1"),
+        moved(0, "n1"),
+        Request(action=RemoveExecutor("7", another=True), reason="", score=1.0),
+    ],
 )
 def test_requests_are_json(request_: Request) -> None:
     again = Request.from_json(json.loads(json.dumps(request_.to_json())))
@@ -227,16 +233,15 @@ def test_requests_are_json(request_: Request) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_",
+    "given_",
     [
-        Request("", 0, "nothing"), Request("", 2, "", 0.0, Migrate("work", 0, "a", "b")),
-        Request("", 0, "", 0.0, Scale("work", 1, 2)), Request("work", 2, "", 0.0, RemoveExecutor("7")),
-        Request("", 0, "", 0.0, AddExecutors(3)),
+        ("", 0, "nothing"), ("", 2, "", 0.0, Migrate("work", 0, "a", "b")), ("", 0, "", 0.0, Scale("work", 1, 2)),
+        ("work", 2, "", 0.0, RemoveExecutor("7")), ("", 0, "", 0.0, AddExecutors(3)),
     ],
 )  # fmt: skip
-def test_nonsense_is_no_request(request_: Request) -> None:
+def test_nonsense_is_no_request(given_: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="is no request"):
-        request_.checked(("work",))
+        Request(*given_).checked(("work",))
 
 
 def test_a_plan_is_json_also_one_from_before_there_were_actions() -> None:
@@ -329,8 +334,8 @@ def test_relief_is_from_a_full_host_while_another_is_not(hosts: list[tuple[float
 def test_what_waited_for_the_application_too_long_is_outdated() -> None:
     policy = managed(application_period_s=30.0)
     waiting = [
-        Proposal("node a", RemoveExecutor("9", another=True), 0.5, "full").to_json(),
-        Proposal("node node0", Migrate("work", 0, "node0", "node1"), 0.5, "full").to_json(),
+        Request(manager="node a", action=RemoveExecutor("9", another=True), score=0.5, reason="full").to_json(),
+        Request(manager="node node0", action=Migrate("work", 0, "node0", "node1"), score=0.5, reason="full").to_json(),
     ]
     shown = on_hosts(NodeSnapshot("a", 2, 0.2, ("1",)))
     work = replace(shown["work"], replicas=(ReplicaSnapshot("node1"), ReplicaSnapshot("node0")))
@@ -403,7 +408,7 @@ def world(policy: Any, grant: GrantPolicy | None = None, begin: int = 2, hosts: 
 
 
 def test_an_executor_that_was_granted_to_be_replaced_goes_and_another_comes() -> None:
-    request = Request("", 0, "a is full", 0.5, RemoveExecutor("0", another=True))
+    request = Request(action=RemoveExecutor("0", another=True), reason="a is full", score=0.5)
     found = world(At(((0.0, Request("work", 2, "2")), (3.0, request))))
     found.cycles(3)
     assert found.cluster.released == ["0"]
@@ -416,8 +421,17 @@ def test_an_executor_that_was_granted_to_be_replaced_goes_and_another_comes() ->
     ]
 
 
+def test_a_plan_has_actions_only_for_replicas_with_places() -> None:
+    """A manager requests a Scale without nodes: the plan's degrees say it all."""
+    found = world(managed(Scripted("work 0:2 2:4")))
+    found.cycles(4)
+    plans = [entry for entry in found.decisions if "degrees" in entry]
+    assert plans[-1]["degrees"] == {"work": 4}
+    assert not any(entry["actions"] for entry in plans)
+
+
 def test_a_dry_run_tells_once_what_it_would_move() -> None:
-    request = Request("", 0, "a is full", 0.5, RemoveExecutor("0", another=True))
+    request = Request(action=RemoveExecutor("0", another=True), reason="a is full", score=0.5)
     found = world(At(tuple((float(at), request) for at in range(9))), switch=Fixed(Mode.DRY_RUN))
     found.cycles(6)
     assert found.cluster.released == []
@@ -471,7 +485,7 @@ class Broken:
     def initial(self) -> State:
         return {}
 
-    def decide(self, state: State, proposals: Sequence[Proposal], view: Any) -> tuple[State, tuple[Verdict, ...]]:
+    def decide(self, state: State, proposals: Sequence[Request], view: Any) -> tuple[State, tuple[Verdict, ...]]:
         if self.raises or not proposals:
             raise RuntimeError("no")
         return state, ()

@@ -98,10 +98,10 @@ def wanted(seen: int) -> int:
 
 
 NONSENSE: dict[str, Any] = {
-    "nan": lambda state, first: (state, (Request(first, math.nan, "nan"),)),  # type: ignore[arg-type]
-    "endless": lambda state, first: (state, (Request(first, math.inf, "inf"),)),  # type: ignore[arg-type]
-    "none": lambda state, first: (state, (Request(first, None, "none"),)),  # type: ignore[arg-type]
-    "object": lambda state, first: (state, (Request(object(), 1, "object"),)),  # type: ignore[arg-type]
+    "nan": lambda state, first: (state, (Request(first, math.nan, "nan"),)),  # type: ignore[call-overload]
+    "endless": lambda state, first: (state, (Request(first, math.inf, "inf"),)),  # type: ignore[call-overload]
+    "none": lambda state, first: (state, (Request(first, None, "none"),)),  # type: ignore[call-overload]
+    "object": lambda state, first: (state, (Request(object(), 1, "object"),)),  # type: ignore[call-overload]
     "operator": lambda state, first: (state, (Request("frist", 1, "no such operator"),)),
     "text": lambda state, first: (state, ("first=3",)),
     "no state": lambda state, first: ("learned", ()),

@@ -40,7 +40,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import sampled
 from springtide.model.report import BatchReport, Latency, TaskReport
-from springtide.model.request import Migrate, RemoveExecutor
+from springtide.model.request import Migrate, RemoveExecutor, Scale
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
 from springtide.policy.grant.all import All
 from springtide.policy.grant.token_bucket import TokenBucket
@@ -333,10 +333,10 @@ def test_what_managers_are_refused_comes_with_the_answers_once(guards: tuple[str
     assert remote.refusals({}) == []
     for number in (1, 2, 3):
         assert remote.decide(remote.initial(), snapshot(number), RNG)[1] == ()
-    (entry,) = remote.refusals({})
-    assert entry["reason"] == "no H token: the run has no target"
-    assert entry["refused"]["manager"] == "operator first"
-    assert entry["refused"]["action"] == {"kind": "scale-out", "operator": "first", "before": 1, "after": 3, "nodes": []}
+    (verdict,) = remote.refusals({})
+    assert verdict.reason == "no H token: the run has no target"
+    assert verdict.request.manager == "operator first"
+    assert verdict.request.action == Scale("first", 1, 3)
     assert remote.refusals({}) == []
 
 
@@ -541,8 +541,8 @@ def test_what_a_late_answer_asks_for_counts_beside_what_the_next_one_does(tmp_pa
     go, quick, slow = tmp_path / GO, replace(HASTY, state_s=10**6), replace(CALM, state_s=10**6, end_s=0.1)
     first = {degree: Request("first", degree, "r") for degree in (2, 3, 4, 5)}
     second, sink = Request("second", 4, "r"), Request("sink", 2, "r")
-    leaves = {name: Request("", 0, "r", 0.0, RemoveExecutor(name, another=True)) for name in "123"}
-    moves = Request("", 0, "r", 0.0, Migrate("second", 0, "a", "b"))
+    leaves = {name: Request(action=RemoveExecutor(name, another=True), reason="r") for name in "123"}
+    moves = Request(action=Migrate("second", 0, "a", "b"), reason="r")
     told: list[list[Request] | str] = [
         [first[3], sink, leaves["1"], leaves["2"], moves], [first[2], leaves["2"], leaves["3"], second],  # late, in time
         [first[4]], "it failed", [],

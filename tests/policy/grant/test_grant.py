@@ -17,8 +17,8 @@ from springtide.model.request import (
     Action,
     AddExecutors,
     Migrate,
-    Proposal,
     RemoveExecutor,
+    Request,
     Scale,
     Verdict,
     action_from_json,
@@ -34,28 +34,31 @@ from springtide.policy.grant.token_bucket import PAID_BY, TokenBucket
 POLICIES: list[Any] = [cls() for cls in registry.available("grant")]
 
 
-def out(operator: str, score: float = 0.5, node: str | None = None, before: int = 1, after: int = 2) -> Proposal:
+def out(operator: str, score: float = 0.5, node: str | None = None, before: int = 1, after: int = 2) -> Request:
     nodes = () if node is None else (node,)
-    return Proposal(f"operator {operator}", Scale(operator, before, after, nodes), score, f"{operator} is full")
+    action = Scale(operator, before, after, nodes)
+    return Request(manager=f"operator {operator}", action=action, score=score, reason=f"{operator} is full")
 
 
-def less(operator: str, score: float = 0.5, node: str | None = None, before: int = 2) -> Proposal:
+def less(operator: str, score: float = 0.5, node: str | None = None, before: int = 2) -> Request:
     nodes = () if node is None else (node,)
-    return Proposal(f"operator {operator}", Scale(operator, before, before - 1, nodes), score, f"{operator} is idle")
+    action = Scale(operator, before, before - 1, nodes)
+    return Request(manager=f"operator {operator}", action=action, score=score, reason=f"{operator} is idle")
 
 
-def move(operator: str, score: float = 0.5, origin: str = "n1", node: str = "n2") -> Proposal:
-    return Proposal(f"node {origin}", Migrate(operator, 0, origin, node), score, f"{origin} is full")
+def move(operator: str, score: float = 0.5, origin: str = "n1", node: str = "n2") -> Request:
+    action = Migrate(operator, 0, origin, node)
+    return Request(manager=f"node {origin}", action=action, score=score, reason=f"{origin} is full")
 
 
 def view(now: float = 0.0, response: float | None = None, replicas: int = 10, executors: int | None = None) -> View:
     return View(now, response, 250.0, replicas, executors)
 
 
-def decided(policy: GrantPolicy, proposals: Sequence[Proposal], shown: View, state: State | None = None) -> dict[str, Verdict]:
+def decided(policy: GrantPolicy, proposals: Sequence[Request], shown: View, state: State | None = None) -> dict[str, Verdict]:
     """By manager."""
     _, found = policy.decide(policy.initial() if state is None else state, proposals, shown)
-    return {verdict.proposal.manager: verdict for verdict in found}
+    return {verdict.request.manager: verdict for verdict in found}
 
 
 def granted(found: Sequence[Verdict]) -> list[Action]:
@@ -78,8 +81,8 @@ def granted(found: Sequence[Verdict]) -> list[Action]:
 )
 def test_what_managers_exchange_is_json(action: Action) -> None:
     assert action_from_json(json.loads(json.dumps(action_to_json(action)))) == action
-    proposal = Proposal("operator a", action, 0.25, "because of 5")
-    assert Proposal.from_json(json.loads(json.dumps(proposal.to_json()))) == proposal
+    proposal = Request(manager="operator a", action=action, score=0.25, reason="because of 5")
+    assert Request.from_json(json.loads(json.dumps(proposal.to_json()))) == proposal
     told = {"proposal": proposal.to_json(), "reason": "so"}
     assert Verdict(proposal, action, "so").to_json() == {**told, "granted": True, "action": action_to_json(action)}
     assert Verdict(proposal, None, "so").to_json() == {**told, "granted": False, "action": None}
@@ -95,7 +98,7 @@ def test_a_proposal_that_is_none_cannot_be_made() -> None:
     with pytest.raises(ValueError, match="nothing to scale"):
         Scale("a", 2, 2)
     with pytest.raises(ValueError, match="score"):
-        Proposal("operator a", Scale("a", 1, 2), float("nan"), "")
+        Request(manager="operator a", action=Scale("a", 1, 2), score=float("nan"), reason="")
 
 
 def test_every_kind_is_ranked_and_paid_for() -> None:
@@ -240,7 +243,7 @@ def test_a_conflict_costs_no_token() -> None:
         (out("a"), View(60, 300.0, None, 10), "no H token: the run has no target"),
     ],
 )
-def test_a_refusal_says_why(proposal: Proposal, shown: View, reason: str) -> None:
+def test_a_refusal_says_why(proposal: Request, shown: View, reason: str) -> None:
     assert decided(TokenBucket(), [proposal], shown)[proposal.manager].reason == reason
 
 
@@ -275,7 +278,7 @@ def test_what_is_saved_in_the_same_round_can_be_spent() -> None:
 
 
 def test_a_part_of_a_scale_out_takes_the_first_of_its_nodes() -> None:
-    asked = Proposal("operator a", Scale("a", 1, 4, ("n1", "n2", "n3")), 0.5, "3 more")
+    asked = Request(manager="operator a", action=Scale("a", 1, 4, ("n1", "n2", "n3")), score=0.5, reason="3 more")
     found = decided(Budget(limit=0.6, replica=0.1), [asked], view(replicas=4))
     assert found["operator a"].action == Scale("a", 1, 3, ("n1", "n2"))
 
@@ -288,12 +291,13 @@ def test_over_the_limit_scale_ins_and_migrations_are_granted_still() -> None:
 def test_executors_have_a_price_too() -> None:
     """Four executors for 0.20 are 0.80 of 1.30: two more."""
     policy = Budget(limit=1.3, replica=0.0, executor=0.2)
-    asked = Proposal("fleet", AddExecutors(3), 0.5, "3 more")
+    asked = Request(manager="fleet", action=AddExecutors(3), score=0.5, reason="3 more")
     assert decided(policy, [asked], view(executors=4))["fleet"].action == AddExecutors(2)
     assert "not known" in decided(policy, [asked], view())["fleet"].reason
-    gone = Proposal("fleet", RemoveExecutor("7"), 0.5, "idle")
+    gone = Request(manager="fleet", action=RemoveExecutor("7"), score=0.5, reason="idle")
     assert decided(policy, [gone], view())["fleet"].granted
-    moved = Proposal("node h1", RemoveExecutor("7", another=True), 0.5, "full")  # saves nothing, and costs nothing
+    # it saves nothing, and costs nothing
+    moved = Request(manager="node h1", action=RemoveExecutor("7", another=True), score=0.5, reason="full")
     found = decided(policy, [asked, moved], view(executors=5))
     assert found["node h1"].granted
     assert found["fleet"].action == AddExecutors(1)
@@ -319,7 +323,8 @@ actions = some.one_of(
     some.builds(AddExecutors, some.integers(1, 4)),
     some.builds(RemoveExecutor, names),
 )  # fmt: skip
-proposals = some.lists(some.builds(Proposal, names, actions, scores, some.just("because")), max_size=8)
+requests = some.builds(Request, manager=names, action=actions, score=scores, reason=some.just("because"))
+proposals = some.lists(requests, max_size=8)
 views = some.builds(
     View, some.floats(0, 500), some.none() | some.floats(0, 1000), some.none() | some.just(250.0), some.integers(1, 40),
     some.none() | some.integers(0, 9),
@@ -329,14 +334,14 @@ views = some.builds(
 @pytest.mark.parametrize("policy", [*POLICIES, TokenBucket(capacity=3), Budget(executor=0.1)], ids=repr)
 @settings(max_examples=80)
 @given(history=some.lists(some.tuples(proposals, views), min_size=1, max_size=6))
-def test_every_proposal_has_one_verdict_and_the_state_is_json(policy: Any, history: list[tuple[list[Proposal], View]]) -> None:
+def test_every_proposal_has_one_verdict_and_the_state_is_json(policy: Any, history: list[tuple[list[Request], View]]) -> None:
     state = policy.initial()
     for asked, shown in history:
         kept = copy.deepcopy(state)
         after, found = policy.decide(state, asked, shown)
         assert state == kept
         assert policy.decide(json.loads(json.dumps(state, allow_nan=False)), asked, shown) == (after, found)
-        assert sorted(id(verdict.proposal) for verdict in found) == sorted(map(id, asked))
+        assert sorted(id(verdict.request) for verdict in found) == sorted(map(id, asked))
         assert all(verdict.reason for verdict in found)
         places = [node for one in granted(found) for node in _nodes(one)]
         assert len(set(places)) == len(places)
@@ -353,9 +358,7 @@ def _nodes(action: Action) -> tuple[str, ...]:
 
 @settings(max_examples=150)
 @given(some.integers(1, 4), some.lists(some.tuples(proposals, some.floats(0, 1000), some.floats(1, 200)), max_size=12))
-def test_never_more_is_granted_than_there_were_tokens(
-    capacity: int, history: list[tuple[list[Proposal], float, float]]
-) -> None:
+def test_never_more_is_granted_than_there_were_tokens(capacity: int, history: list[tuple[list[Request], float, float]]) -> None:
     """Not in a round, and not over all of them: one for each period that is over, at most."""
     policy = TokenBucket(capacity=capacity)
     state, now, spent = policy.initial(), 0.0, 0
@@ -373,7 +376,7 @@ def test_never_more_is_granted_than_there_were_tokens(
 @settings(max_examples=150)
 @given(proposals, some.integers(1, 40), some.none() | some.integers(0, 9), some.floats(0, 3), some.floats(0, 0.2))
 def test_a_budget_is_never_exceeded(
-    asked: list[Proposal], replicas: int, executors: int | None, limit: float, executor: float
+    asked: list[Request], replicas: int, executors: int | None, limit: float, executor: float
 ) -> None:
     policy = Budget(limit=limit, replica=0.05, executor=executor)
     _, found = policy.decide({}, asked, view(replicas=replicas, executors=executors))
@@ -386,5 +389,5 @@ def test_a_budget_is_never_exceeded(
             more += executor * (action.count if isinstance(action, AddExecutors) else -1)
     assert before + more <= max(limit, before) + 1e-6
     for verdict in found:
-        if verdict.proposal.action.kind == "scale-in" and not verdict.granted:
+        if verdict.request.action.kind == "scale-in" and not verdict.granted:
             assert verdict.reason.startswith("conflict")

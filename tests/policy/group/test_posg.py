@@ -190,6 +190,19 @@ def test_a_cell_that_was_empty_in_the_snapshot_counts_in_the_literal_variant_onl
     assert bool(stage.state.known[0]) == sent
 
 
+@pytest.mark.parametrize(("posg", "sent"), [
+    (Posg(window=2), True), (Posg(window=2, tolerance=0.05), False), (Posg(window=2, literal=True), False),
+    (Posg(window=2, tolerance=0.2, literal=True), False),
+])  # fmt: skip
+def test_the_literal_variant_tolerates_half_as_much_change(posg: Posg, sent: bool) -> None:
+    """A costs 10 s, then 11.4: η = |10 − 42.8/4| / 10 = 0.07, which is within the default of 0.1 and beyond the text's 0.05."""
+    stage = Stage(posg, 1)
+    for cost in (10.0, 10.0, 11.4, 11.4):
+        stage.send(A)
+        stage.finish(0, cost=cost)
+    assert bool(stage.state.known[0]) == sent
+
+
 def test_matrices_that_did_not_change_are_not_sent_again() -> None:
     usual, sparing = (running(Posg(window=4, send_changed_only=only), 1) for only in (False, True))
     for stage in (usual, sparing):

@@ -19,10 +19,12 @@ from springtide.policy.scale import ScalePolicy, State
 from springtide.policy.scale.ds2 import Ds2
 from springtide.policy.scale.erlang import erlang_b, least_stable, queue_length
 from springtide.policy.scale.flink import Flink
-from springtide.policy.scale.measured import arrivals, carried, shares
+from springtide.policy.scale.measured import arrival_rates, carried, shares
 from springtide.policy.scale.psps import Psps
 from springtide.policy.scale.queueing import Queueing, allocate, shared_out
 from springtide.policy.scale.spark_ratio import SparkRatio
+from springtide.policy.scale.tide import Tide
+from springtide.policy.trial import fault_of
 
 RNG = np.random.default_rng(0)
 POLICIES: Sequence[ScalePolicy] = (
@@ -52,7 +54,8 @@ def seen(*operators: OperatorSnapshot, rows: Mapping[str, int | None] | None = N
     sent = {"in": sum(came for o in operators for producer, came in o.inputs if producer == "in")} if rows is None else rows
     measured: dict[str, Any] = {
         "at": 60.0, "interval_s": 1.0, "batches": (), "rate": None, "backlog": sum(o.backlog or 0 for o in operators),
-        "latency": None, "sources": tuple(SourceSnapshot(name, count) for name, count in sent.items()),
+        "latency": None,
+        "sources": tuple(SourceSnapshot(name, count, backlog=None if count is None else 0) for name, count in sent.items()),
     }  # fmt: skip
     return Snapshot(plan=Plan(degrees, sum(degrees.values()), degrees), operators=operators, **{**measured, **more})
 
@@ -164,7 +167,8 @@ def test_psps_in_batches_every_backlog_is_a_share_of_the_sources() -> None:
 
 def test_psps_counts_what_a_source_holds_back() -> None:
     # 250 wait in all, 50 of them at a: the source holds 200. It sent 100 of the 300 that it got; a's share of it is still 1.
-    graph = seen(station("a", {"in": 100}, backlog=50), rows={"in": 300}, backlog=250)
+    source = SourceSnapshot("in", 100, arrival_rate=300.0, backlog=200)
+    graph = seen(station("a", {"in": 100}, backlog=50), sources=(source,), backlog=250)
     assert run(Psps(), graph) == [{"a": 6}]  # 300 + 50 + 200 = 550 of 10 ms
 
 
@@ -174,16 +178,27 @@ def test_psps_leaves_alone_what_it_does_not_know() -> None:
     assert run(Psps(), seen(station("a", {"in": 900}), rows={"in": None})) == [{}]
     assert run(Psps(), seen(station("a", {"in": 900}, served=None), station("b", {"a": 900}))) == [{}]
     assert run(Psps(), seen(station("a", {}, degree=3))) == [{}]
+    assert run(Psps(), seen(station("a", {"in": 900}), sources=(SourceSnapshot("in", 900, arrival_rate=900.0),))) == [{}]
     # b's producer is not known, a's is
     assert run(Psps(), seen(station("a", {"in": 900}), station("b", {"a": 900, "x": 5}, degree=9))) == [{"a": 9}]
 
 
-def test_what_was_created_is_what_was_read_and_what_the_backlog_grew_by() -> None:
-    batched = seen(station("a", {"in": 75, "other": 25}), rows={"in": 75, "other": 25}, batches=((100, 1.0),), backlog=300)
-    assert arrivals(200, batched) == {"in": 150, "other": 50}
-    assert arrivals(None, batched) == {"in": 75, "other": 25}
-    assert arrivals(500, batched) == {"in": 0, "other": 0}
-    assert arrivals(200, seen(station("a", {"in": 75}), backlog=300)) == {"in": 75}  # there, sources tell what was created
+def test_arrivals_are_those_of_the_snapshot_and_where_unknown_what_was_read() -> None:
+    sources = SourceSnapshot("in", 75, arrival_rate=150.0), SourceSnapshot("none", 25, arrival_rate=0.0)
+    unknown = SourceSnapshot("other", 25), SourceSnapshot("silent", None)
+    graph = seen(station("a", {"in": 75}), sources=(*sources, *unknown), interval_s=0.5)
+    assert arrival_rates(graph) == {"in": 150.0, "none": 0.0, "other": 50.0}
+
+
+@pytest.mark.parametrize("policy", [Psps(), Queueing(), Ds2(warm_up=0), Tide()], ids=repr)
+def test_what_earlier_versions_learned_is_taken_up_and_their_backlog_ignored(policy: ScalePolicy) -> None:
+    """Their states had the backlog of the interval before, from which they worked out what arrived."""
+    busy = seen(station("a", {"in": 300}), batches=((300, 1.0),), backlog=100)
+    state, _ = policy.decide(policy.initial(), busy, RNG)
+    idle = seen(station("a", {"in": 600}, served=0), batches=((600, 1.0),), backlog=900)
+    old = {**state, "backlog": 100}
+    assert fault_of(policy, old, ["a"]) is None
+    assert policy.decide(old, idle, RNG)[1] == policy.decide(state, idle, RNG)[1] != ()
 
 
 # Elasticutor's queueing model

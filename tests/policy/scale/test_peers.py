@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policy.scale.test_models import RNG, reason, run, seen, station
 from springtide.errors import OptionError
-from springtide.model.snapshot import OperatorSnapshot, ReplicaSnapshot, Snapshot
+from springtide.model.snapshot import OperatorSnapshot, ReplicaSnapshot, Snapshot, SourceSnapshot
 from springtide.policy.scale.ds2 import Ds2
 from springtide.policy.scale.flink import Flink, aligned, busy_of
 from springtide.policy.scale.spark_ratio import SparkRatio
@@ -55,7 +55,7 @@ def test_ds2_decisions_before_a_change_do_not_count_after_it() -> None:
 
 def test_ds2_in_batches_takes_what_was_created() -> None:
     before = seen(station("a", {"in": 200}), batches=((200, 1.0),), backlog=100)
-    after = seen(station("a", {"in": 200}), batches=((200, 1.0),), backlog=350)
+    after = seen(station("a", {"in": 200}), batches=((200, 1.0),), sources=(SourceSnapshot("in", 200, (), 450.0, 350),))
     assert run(Ds2(warm_up=0), before, after) == [{"a": 2}, {"a": 5}]  # 200 read and 250 more waiting: 450 of 10 ms
 
 

@@ -313,18 +313,18 @@ def test_in_the_simulator_it_keeps_the_target_for_less_than_the_peak() -> None:
 def test_what_is_not_read_yet_has_come_too() -> None:
     """In micro-batches of 500 records/s read while the backlog grows by 500/s, 1,000/s come."""
 
-    def told(at: float, backlog: int) -> Snapshot:
+    def told(at: float, backlog: int, arrived: float | None = None) -> Snapshot:
         operator = OperatorSnapshot(
             "a", 1, 1, 500, 500, 0, 5.0, 500.0, 1.0, backlog, 900.0, served=500, inputs=(("source", 500),), limit=40
         )
         return Snapshot(
             at, 1.0, Plan({"a": 1}, 1, {"a": 1}), (operator,), ((500, 0.9),), 500.0, backlog, None,
-            sources=(SourceSnapshot("source", 500),), target_s=2.0, slots=40,
+            sources=(SourceSnapshot("source", 500, (), arrived, backlog),), target_s=2.0, slots=40,
         )  # fmt: skip
 
     tide = Tide()
     state, _ = tide.decide(tide.initial(), told(1.0, 1_000), np.random.default_rng(0))
-    _, (request,) = tide.decide(state, told(2.0, 1_500), np.random.default_rng(0))
+    _, (request,) = tide.decide(state, told(2.0, 1_500, 1_000.0), np.random.default_rng(0))
     assert "after 1,000, backlog 1,500" in request.reason
 
 

@@ -87,7 +87,7 @@ def blind(snapshot: Snapshot, value: Any) -> Snapshot:
     """Nothing sound was measured: all of it is ``value``, which is none."""
     names = ("rows_in", "rows_out", "failures", "busy_s", "rate", "utilisation", "backlog", "latency_ms", "served")
     seen = with_operators(snapshot, **dict.fromkeys(names, value))
-    sources = tuple(replace(source, rows=value, arrivals=()) for source in snapshot.sources)
+    sources = tuple(replace(source, rows=value, arrivals=(), arrival_rate=value, backlog=value) for source in snapshot.sources)
     return replace(seen, rate=value, backlog=value, latency=None, sources=sources, batches=())
 
 
@@ -269,7 +269,8 @@ def snapshots(draw: some.DrawFn) -> Snapshot:
     batches = tuple(draw(some.lists(some.tuples(some.integers(0, 10**5), some.floats(0.0, 30.0)), max_size=3)))
     return Snapshot(
         draw(some.floats(-1e3, 1e6)), draw(some.sampled_from([0.0, 0.1, 1.0, 5.0, 60.0])), Plan({"a": 1, "b": 1}, 2, {}),
-        tuple(made), batches, draw(measures), draw(counts), None, (SourceSnapshot("source", draw(counts), arrivals),),
+        tuple(made), batches, draw(measures), draw(counts), None,
+        (SourceSnapshot("source", draw(counts), arrivals, draw(measures), draw(counts)),),
         target_s=draw(some.sampled_from([None, 0.05, 0.25, 10.0])), slots=draw(some.one_of(some.none(), some.integers(2, 40))),
         trigger_s=draw(some.sampled_from([None, 0.0, 1.0])), starting_s=draw(some.sampled_from([None, 0.0, 3.0, 200.0])),
     )  # fmt: skip

@@ -37,6 +37,7 @@ from springtide.control.plane.spec import Spec
 from springtide.errors import OptionError, SetupError
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
+from springtide.options import scaler, spec
 from springtide.policy.chosen import chosen
 from springtide.policy.scale import State
 from springtide.spark import launch
@@ -193,6 +194,19 @@ def test_a_snapshot_counts_from_start_to_start() -> None:
     assert operator.latency_ms == 1750.0  # jobs ran for 1.5 and for 2 s
 
 
+def test_what_a_source_left_unread_has_arrived_too() -> None:
+    # in [0, 2] 300 were read and 100 more were left, in [2, 5] 600 were read, 60 of them of those that were left
+    found = shot([batch(1, 0, 2, 99), batch(2, 2, 3, 300, unread=100), batch(3, 5, 4, 600, unread=40)])
+    (source,) = found.sources
+    assert (source.rows, source.backlog) == (900, 40)
+    assert source.arrivals == (200.0, 200.0, 180.0, 180.0, 180.0)
+    assert source.arrival_rate == 188.0  # 940/5
+    # of one batch it is unknown what it left: then what was read is known, and not what arrived
+    (source,) = shot([batch(1, 0, 2, 99), batch(2, 2, 3, 300, unread=None), batch(3, 5, 4, 600, unread=40)]).sources
+    assert source.arrivals == (150.0, 150.0, 200.0, 200.0, 200.0)
+    assert (source.arrival_rate, source.backlog) == (None, 40)
+
+
 def test_latency_is_the_wait_for_the_batch_and_the_batch() -> None:
     # records were gathered for 2 s and take 0 to 2 s until the batch starts, then 3: 4 in the mean, 4.9 at 95 %
     found = latency([batch(1, 0, 2, 9), batch(2, 2, 3, 100)], trigger_s=0.0)
@@ -300,16 +314,16 @@ def test_settings_of_spark_serve_where_arguments_are_silent() -> None:
         "spark.springtide.dry-run": "true", "spark.springtide.guards": "bounds:most=4; cooldown", "spark.app.name": "x",
     }  # fmt: skip
     found = options.read(conf, {})
-    assert (found.policy, found.settings, found.target) == ("ds2", {"margin": "0.2"}, "trigger")
+    assert (found.policy.policy, found.policy.settings, found.target) == ("ds2", {"margin": "0.2"}, "trigger")
     assert (found.min_executors, found.max_executors, found.interval_s, found.dry_run) == (2, 9, 0.5, True)
-    assert found.guards == ("bounds:most=4", "cooldown")
+    assert found.policy.guards == ("bounds:most=4", "cooldown")
     over = options.read(
         conf, {"max_executors": 3, "dry_run": False, "target": "2s", "settings": {"activation": 2}, "policy": None}
     )
     assert (over.max_executors, over.dry_run, over.target) == (3, False, "2s")
-    assert over.settings == {"margin": "0.2", "activation": 2}
-    assert options.read(conf, {"policy": "tide"}).settings == {}  # ds2's margin is nothing to tide
-    assert options.read({}, {}) == options.Options(settings={})
+    assert over.policy.settings == {"margin": "0.2", "activation": 2}
+    assert options.read(conf, {"policy": "tide"}).policy.settings == {}  # ds2's margin is nothing to tide
+    assert options.read({}, {}) == options.AttachOptions()
 
 
 @pytest.mark.parametrize(
@@ -340,9 +354,9 @@ def test_targets() -> None:
 
 def test_policies_that_cannot_be_asked_are_refused() -> None:
     with pytest.raises(OptionError, match="did you mean 'tide'"):
-        options.scaler(options.Options(policy="tiide"), "q")
+        scaler(spec("tiide", operators=["q"]))
     with pytest.raises(OptionError, match="knows the future"):
-        options.scaler(options.Options(policy="clairvoyant"), "q")
+        scaler(spec("clairvoyant", operators=["q"]))
     with pytest.raises(OptionError, match="knows the future"):
         springtide.run(tweets.topology(), policy="clairvoyant", grouping="none")  # which is refused later, before Spark starts
 

@@ -1,4 +1,4 @@
-"""The manager of the whole application: it sees what all proposals come to, and grants some of them.
+"""The manager of the whole application: it sees all requests together, and grants some of them.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), sections
 3.3 and 7.
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from springtide.model.request import Migrate, Proposal, RemoveExecutor, Scale, Verdict
+from springtide.model.request import Migrate, RemoveExecutor, Request, Scale, Verdict
 from springtide.model.snapshot import Snapshot
 from springtide.policy.grant import SLACK_S, GrantPolicy, View
 from springtide.policy.scale import State
@@ -62,15 +62,15 @@ class ApplicationManager:
         names = [operator.name for operator in snapshot.operators]
         return {**shared_out(snapshot.target_s, names, state["cost_s"]), **self.bounds_ms}
 
-    def judge(self, state: State, proposals: Sequence[Proposal], snapshot: Snapshot) -> tuple[State, tuple[Verdict, ...]]:
-        """A round: a verdict on every proposal. What was proposed before something else changed the operator is refused."""
-        outdated = {id(proposal): reason for proposal in proposals if (reason := _outdated(proposal, snapshot))}
-        fresh = [proposal for proposal in proposals if id(proposal) not in outdated]
+    def judge(self, state: State, requests: Sequence[Request], snapshot: Snapshot) -> tuple[State, tuple[Verdict, ...]]:
+        """A round: a verdict on every request. A request is refused if its operator has changed since it was made."""
+        outdated = {id(request): reason for request in requests if (reason := _outdated(request, snapshot))}
+        fresh = [request for request in requests if id(request) not in outdated]
         view = self._view(state, snapshot)
         grant, found = self.grant.decide(state["grant"], fresh, view)
         if len(found) != len(fresh):
-            raise ValueError(f"{self.grant.name!r} gave {len(found)} verdicts on {len(fresh)} proposals; it owes one on each")
-        stale = tuple(Verdict(proposal, None, outdated[id(proposal)]) for proposal in proposals if id(proposal) in outdated)
+            raise ValueError(f"{self.grant.name!r} gave {len(found)} verdicts on {len(fresh)} requests; it owes one on each")
+        stale = tuple(Verdict(request, None, outdated[id(request)]) for request in requests if id(request) in outdated)
         return {**state, "grant": grant, "response": [0.0, 0.0], "response_ms": view.response_ms}, (*found, *stale)
 
     def _view(self, state: State, snapshot: Snapshot) -> View:
@@ -94,8 +94,8 @@ def _other(before: Sequence[Any] | None, now: Sequence[Any]) -> bool:
     return len(before) == len(now) > 1 and sorted(before[1:]) != sorted(now[1:])
 
 
-def _outdated(proposal: Proposal, snapshot: Snapshot) -> str | None:
-    action: Any = proposal.action
+def _outdated(request: Request, snapshot: Snapshot) -> str | None:
+    action = request.action
     if isinstance(action, RemoveExecutor):
         there = any(action.executor in node.executors for node in snapshot.nodes)
         return None if there else f"outdated: there is no executor {action.executor!r}"

@@ -1,7 +1,7 @@
-"""The application's manager, as far as executors go: it says which of the fleet's proposals are granted.
+"""The application's manager of executors: it says which of the fleet's requests are granted.
 
-It is in the driver, where executors are asked for and let go. Operators' proposals are judged in the control process, so what
-is remembered of both is apart: a token bucket for executors has tokens of its own.
+It runs in the driver, where executors are requested and released. Operators' requests are judged in the control process, so
+the two have separate states: a token bucket for executors has tokens of its own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from springtide.model.request import Proposal, Verdict
+from springtide.model.request import Request, Verdict
 from springtide.model.snapshot import Snapshot
+from springtide.once import Once
 from springtide.policy.grant import GrantPolicy, State, View
 
 log = logging.getLogger("springtide.control")
@@ -20,13 +21,13 @@ log = logging.getLogger("springtide.control")
 
 @dataclass
 class ExecutorGrants:
-    """``see`` what was measured, then ``judge``: in every round, also when nothing is proposed."""
+    """``see`` the measurements, then ``judge``: in every round, also without requests."""
 
     grant: GrantPolicy
     _state: State = field(init=False)
     _view: View = field(init=False)
     _fresh: bool = False  # whether the response time is that of the last interval
-    _failing: bool = False
+    _failing: Once = field(default_factory=Once)
 
     def __post_init__(self) -> None:
         self._state, self._view = self.grant.initial(), View(0.0, None, None, 0)
@@ -43,18 +44,18 @@ class ExecutorGrants:
             replicas=sum(operator.degree for operator in snapshot.operators),
         )
 
-    def judge(self, proposals: Sequence[Proposal], executors: int) -> tuple[Verdict, ...]:
-        """One verdict on each; a granting policy that fails grants nothing, and is told of once."""
-        if executors != self._view.executors:  # what was measured before tells nothing of these
+    def judge(self, requests: Sequence[Request], executors: int) -> tuple[Verdict, ...]:
+        """One verdict on each; a granting policy that fails grants nothing, and its failure is logged once."""
+        if executors != self._view.executors:  # the response time was that of other executors
             self._view = replace(self._view, executors=executors, response_ms=self._view.response_ms if self._fresh else None)
         try:
-            state, found = self.grant.decide(self._state, proposals, self._view)
-            if len(found) != len(proposals):
-                raise ValueError(f"{len(found)} verdicts on {len(proposals)} proposals; it owes one on each")
+            state, found = self.grant.decide(self._state, requests, self._view)
+            if len(found) != len(requests):
+                raise ValueError(f"{len(found)} verdicts on {len(requests)} requests; it owes one on each")
         except Exception:  # a granting policy is anybody's code; whatever it raises must not reach the data flow
-            if not self._failing:
+            if self._failing.begins():
                 log.exception("grant %s failed; the executors stay", self.grant.name)
-            self._failing = True
-            return tuple(Verdict(proposal, None, f"{self.grant.name} failed") for proposal in proposals)
-        self._state, self._failing = state, False
+            return tuple(Verdict(request, None, f"{self.grant.name} failed") for request in requests)
+        self._failing.end()
+        self._state = state
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
@@ -34,9 +35,8 @@ def whole(sums: Gathered, snapshot: Snapshot) -> Snapshot:
         snapshot, interval_s=seconds, batches=tuple((rows, took) for rows, took in sums["batches"]), rate=None, latency=None,
         operators=tuple(_over(sums["operators"][operator.name], operator, seconds) for operator in snapshot.operators),
         sources=tuple(
-            SourceSnapshot(source.name, None if sums["blind"] else rows, () if sums["blind"] else tuple(arrivals))
+            SourceSnapshot(source.name, None) if sums["blind"] else _whole_source(sums["sources"][source.name], source)
             for source in snapshot.sources
-            for rows, arrivals in [sums["sources"][source.name]]
         ),
     )  # fmt: skip
 
@@ -74,9 +74,16 @@ def _over(sums: Gathered, operator: OperatorSnapshot, seconds: float) -> Operato
 
 
 def _source(before: Any, source: SourceSnapshot) -> list[Any]:
-    """[rows, arrivals]: an interval that tells nothing, as one without a batch, adds nothing."""
-    rows, arrivals = before or (None, [])
-    return [rows if source.rows is None else (rows or 0) + source.rows, [*arrivals, *source.arrivals]]
+    """[rows, arrivals, arrival rates]: an interval without a measurement, as one without a batch, adds nothing."""
+    rows, arrivals, *rates = before or (None, [])  # states of earlier versions have no rates
+    known = [] if source.arrival_rate is None else [source.arrival_rate]
+    read = rows if source.rows is None else (rows or 0) + source.rows
+    return [read, [*arrivals, *source.arrivals], [*(rates[0] if rates else ()), *known]]
+
+
+def _whole_source(sums: Any, source: SourceSnapshot) -> SourceSnapshot:
+    rows, arrivals, rates = sums
+    return SourceSnapshot(source.name, rows, tuple(arrivals), fmean(rates) if rates else None, source.backlog)
 
 
 def _plus(before: float | None, more: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018). The
 managers exchange values and share nothing: a local view goes to each operator's manager, what a node has left comes from each
-node's manager, proposals go up and verdicts come down. So many messages a round are linear in operators and nodes.
+node's manager, requests go up and verdicts come down. The messages of a round are linear in operators and nodes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -23,8 +23,9 @@ from springtide.control.hierarchy.node_manager import NodeManager, hosted_by
 from springtide.control.hierarchy.operator_manager import OperatorManager
 from springtide.errors import OptionError, nearest
 from springtide.model.plan import Request
-from springtide.model.request import Proposal, Scale, Verdict
+from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
+from springtide.once import Once, begun
 from springtide.policy.grant import SLACK_S, GrantPolicy
 from springtide.policy.grant.all import All
 from springtide.policy.place import Delays, Neighbourhood
@@ -32,12 +33,12 @@ from springtide.policy.scale import ScalePolicy, State, check
 
 log = logging.getLogger("springtide.control")
 
-KEPT = 100
-"""So many verdicts of a round are kept in the state, those that granted something first; so many refusals are told in one."""
+MOST_VERDICTS = 100
+"""Limits the verdicts of a round in the state, where those that grant come first, and the refusals that it reports."""
 
 ENDED_S = 60.0
-"""A request that was not refused for so long, and the managers' periods, is no longer; told again if it comes again. A manager
-that measures nothing, as in an interval in which no batch ended, asks for nothing, and will ask again."""
+"""A refusal that did not recur for this long, and the managers' periods, has ended, and is reported when it recurs. A manager
+that measures nothing, as in an interval in which no batch ended, requests nothing, and will request it again."""
 
 _T = TypeVar("_T")
 
@@ -46,15 +47,14 @@ _T = TypeVar("_T")
 class Hierarchy:
     """A manager for each operator, one for each node, one for the application; put together they are a scaling policy.
 
-    ``policy`` decides for every operator by itself, with a state for each; ``grant`` says which proposals are carried out.
+    ``policy`` decides for every operator by itself, with a state for each; ``grant`` says which requests are carried out.
     Managers of operators and nodes are asked every ``operator_period_s``, the application's every ``application_period_s``.
     After a change what is measured is held back for ``settle_s``. ``bounds_ms``: R_max,op, the response time that is wanted of
     an operator; where it is not given, the operator's share of the target, by cost. With ``migration`` replicas, or executors,
     move away from nodes of which more than ``migrate_above`` is in use. ``delays``: between nodes, in ms.
 
     In the state ``verdicts`` are those of the last round, and ``messages`` how many were exchanged in it. ``refused`` are the
-    refusals that are to be told, each once, and again when it had ended in between; ``refusing`` says when those that go on
-    were last refused.
+    refusals to report, each once until it has ended; ``refusing`` says when each that lasts recurred last.
 
     >>> from springtide.policy.grant.token_bucket import TokenBucket
     >>> from springtide.policy.scale.threshold import Threshold
@@ -105,19 +105,19 @@ class Hierarchy:
                 raise OptionError(f"hierarchy: bounds_ms names {name!r}, which is no operator; {nearest(name, operators)}")
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
-        seed, watch = int(rng.integers(2**63)), _Watch(state["failing"])
+        seed, watch = int(rng.integers(2**63)), _Watch(Once(state["failing"]))
         application, held = self._application.seen(state["application"], snapshot)
         state = {**state, "application": application, "messages": 0, "refused": []}
         state, measured = self._measured(state, snapshot, held)
-        proposals: list[Proposal] = []
+        requests: list[Request] = []
         if measured is not None:
-            state, proposals = self._proposed(state, measured, seed, watch)
-        state, verdicts = self._judged(state, proposals, snapshot, watch)
-        return {**state, "failing": watch.failing}, _requests(verdicts)
+            state, requests = self._proposed(state, measured, seed, watch)
+        state, verdicts = self._judged(state, requests, snapshot, watch)
+        return {**state, "failing": list(watch.failing)}, _granted(verdicts)
 
-    def refusals(self, state: State) -> list[Mapping[str, Any]]:
-        """What the application's manager newly refused."""
-        return list(state["refused"])
+    def refusals(self, state: State) -> list[Verdict]:
+        """The new refusals of the application's manager."""
+        return list(map(Verdict.of_refusal, state["refused"]))
 
     def _measured(self, state: State, snapshot: Snapshot, held: bool) -> tuple[State, Snapshot | None]:
         """What managers of operators and nodes see, when they are to be asked; else it is gathered, or held back."""
@@ -132,48 +132,48 @@ class Hierarchy:
             return {**state, "operators_asked": now, "gathered": None}, whole(sums, snapshot)
         return {**state, "gathered": sums}, None
 
-    def _proposed(self, state: State, measured: Snapshot, seed: int, watch: _Watch) -> tuple[State, list[Proposal]]:
+    def _proposed(self, state: State, measured: Snapshot, seed: int, watch: _Watch) -> tuple[State, list[Request]]:
         """Every manager is asked, with a random source of its own, so that what one draws changes nothing for the others."""
         hosted = hosted_by(measured)
         places = tuple(self._nodes.tell(node, hosted[node.name]) for node in measured.nodes)
         around = Neighbourhood(places, self.delays)
-        operators, proposals = dict(state["operators"]), []
+        operators, requests = dict(state["operators"]), []
         for view in local_views(measured, self._application.bounds(state["application"], measured)):
             name = view.operators[0].name
             who = f"operator {name}"
             found = watch.run(who, self._operators.propose, operators.get(name), view, around, _rng(seed, who))
             if found is not None:
                 operators[name] = found[0]
-                proposals.append(found[1])
+                requests.append(found[1])
         if self.migration:
             for here in places:
                 who = f"node {here.node}"
-                proposals.append(watch.run(who, self._nodes.propose, here, hosted[here.node], around, _rng(seed, who)))
-        made = [proposal for proposal in proposals if proposal is not None]
+                requests.append(watch.run(who, self._nodes.propose, here, hosted[here.node], around, _rng(seed, who)))
+        made = [request for request in requests if request is not None]
         messages = len(measured.operators) + len(places) + len(made)
         return {**state, "operators": operators, "messages": state["messages"] + messages}, made
 
     def _judged(
-        self, state: State, proposals: Sequence[Proposal], snapshot: Snapshot, watch: _Watch
+        self, state: State, requests: Sequence[Request], snapshot: Snapshot, watch: _Watch
     ) -> tuple[State, tuple[Verdict, ...]]:
-        """The application's round, if it is time for one; till then proposals wait, of each manager the newest."""
-        anew = {proposal.manager for proposal in proposals}
-        waiting = [Proposal.from_json(one) for one in state["pending"] if one["manager"] not in anew]
-        waiting += proposals
+        """The application's round, if it is due; until then requests wait, the newest of each manager."""
+        anew = {request.manager for request in requests}
+        waiting = [Request.from_json(one) for one in state["pending"] if one["manager"] not in anew]
+        waiting += requests
         now = state["application"]["clock"]
         if not _due(state["application_asked"], now, self.application_period_s):
-            return {**state, "pending": [proposal.to_json() for proposal in waiting]}, ()
+            return {**state, "pending": [request.to_json() for request in waiting]}, ()
         judged = watch.run("the application", self._application.judge, state["application"], waiting, snapshot)
         if judged is None:
             judged = state["application"], tuple(Verdict(one, None, f"{self.grant.name} failed") for one in waiting)
         application, verdicts = judged
         ended_s = ENDED_S + self.operator_period_s + self.application_period_s
-        told, refusing = _refused(state.get("refusing", {}), verdicts, now, ended_s)
-        kept = sorted(verdicts, key=lambda verdict: not verdict.granted)[:KEPT]
+        refused, refusing = _newly_refused(state.get("refusing", {}), verdicts, now, ended_s)
+        shown = sorted(verdicts, key=lambda verdict: not verdict.granted)[:MOST_VERDICTS]
         return {
             **state, "application": application, "application_asked": now, "pending": [],
-            "verdicts": [verdict.to_json() for verdict in kept],
-            "messages": state["messages"] + len(verdicts), "refused": told, "refusing": refusing,
+            "verdicts": [verdict.to_json() for verdict in shown],
+            "messages": state["messages"] + len(verdicts), "refused": refused, "refusing": refusing,
         }, verdicts  # fmt: skip
 
     @cached_property
@@ -189,27 +189,20 @@ class Hierarchy:
         return NodeManager(self.migrate_above)
 
 
+@dataclass
 class _Watch:
-    """Managers are anybody's code: one that raises proposes nothing, is told of once, and the others go on."""
+    """Managers are anybody's code: one that raises requests nothing, is logged once until it succeeds, and the others go on."""
 
-    def __init__(self, before: Sequence[str]) -> None:
-        self._last: dict[str, bool] = dict.fromkeys(before, True)  # of those that are not asked now, too
-        self._logged = frozenset(before)
-
-    @property
-    def failing(self) -> list[str]:
-        return [manager for manager, failed in self._last.items() if failed]
+    failing: Once
 
     def run(self, manager: str, ask: Callable[..., _T], *given: object) -> _T | None:
         try:
             answer = ask(*given)
         except Exception:
-            if manager not in self._logged:
+            if self.failing.begins(manager):
                 log.exception("the manager of %s failed; the others go on", manager)
-            self._last[manager] = True
             return None
-        if manager in self._logged:
-            self._last[manager] = False
+        self.failing.end(manager)
         return answer
 
 
@@ -221,32 +214,22 @@ def _rng(seed: int, manager: str) -> np.random.Generator:
     return np.random.default_rng(seed << 32 | zlib.crc32(manager.encode()))
 
 
-def _requests(verdicts: Sequence[Verdict]) -> tuple[Request, ...]:
-    """What was granted; the reason has the verdict's too. A scaling that says nothing of places is its degree."""
-    degrees, moves = {}, []
-    for verdict in verdicts:
-        action, score = verdict.action, verdict.proposal.score
-        reason = f"{verdict.proposal.reason}; granted: {verdict.reason}"
-        if isinstance(action, Scale):
-            placed = action if action.nodes else None
-            degrees[action.operator] = Request(action.operator, action.after, reason, score, placed)
-        elif action is not None:
-            moves.append(Request("", 0, reason, score, action))
-    return *degrees.values(), *moves
+def _granted(verdicts: Sequence[Verdict]) -> tuple[Request, ...]:
+    """The requests that were granted: of each operator the last one for its degree, then the moves."""
+    requests = [
+        replace(verdict.request, action=verdict.action, reason=f"{verdict.request.reason}; granted: {verdict.reason}")
+        for verdict in verdicts
+        if verdict.action is not None
+    ]
+    degrees = {request.operator: request for request in requests if request.operator}
+    return *degrees.values(), *(request for request in requests if not request.operator)
 
 
-def _refused(
+def _newly_refused(
     before: Mapping[str, float], verdicts: Sequence[Verdict], now: float, ended_s: float
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """What is to be told of a round, and when each that was told, and has not ended, was last refused."""
-    found = {_what(verdict.proposal): verdict for verdict in verdicts if not verdict.granted}
-    granted = {_what(verdict.proposal) for verdict in verdicts if verdict.granted}
-    going_on = {what: last for what, last in before.items() if what not in granted and now - last <= ended_s}
-    new = [what for what in found if what not in going_on][:KEPT]
-    told = [{"refused": found[what].proposal.to_json(), "reason": found[what].reason} for what in new]
-    return told, {**going_on, **{what: now for what in found if what in going_on}, **dict.fromkeys(new, now)}
-
-
-def _what(proposal: Proposal) -> str:
-    """Who wants which kind of change; not how much of it, or why: the numbers are others in every round."""
-    return f"{proposal.manager}: {proposal.action.kind}"
+    """The refusals of a round to report, and when each that was reported, and has not ended, last recurred."""
+    refused = {verdict.subject: verdict for verdict in verdicts if not verdict.granted}
+    granted = {verdict.subject for verdict in verdicts if verdict.granted}
+    new, refusing = begun(before, refused, now, ended=granted, quiet_s=ended_s, most=MOST_VERDICTS)
+    return [refused[subject].refusal() for subject in new], refusing

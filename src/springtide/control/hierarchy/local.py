@@ -19,10 +19,10 @@ def local_views(snapshot: Snapshot, bounds_ms: Mapping[str, float]) -> Iterator[
     sources = {source.name: source for source in snapshot.sources}
     readers = Counter(name for operator in snapshot.operators for name, _ in operator.inputs)
     nodes = {node.name: node for node in snapshot.nodes}
-    queued = queues(snapshot, {source.name: float(source.rows) for source in snapshot.sources if source.rows is not None})
+    queued, per_row = queues(snapshot), _arrivals_per_row(snapshot)
     for operator in snapshot.operators:
         name, bound = operator.name, bounds_ms.get(operator.name)
-        read = tuple(_read(operator, *edge, sources, readers) for edge in operator.inputs)
+        read = tuple(_read(operator, *edge, sources, readers, per_row) for edge in operator.inputs)
         held = sum(queued.get(source, 0.0) for source, _ in operator.inputs if source in sources)
         yield Snapshot(
             at=snapshot.at, interval_s=snapshot.interval_s,
@@ -36,13 +36,28 @@ def local_views(snapshot: Snapshot, bounds_ms: Mapping[str, float]) -> Iterator[
 
 
 def _read(
-    operator: OperatorSnapshot, name: str, came: int, sources: Mapping[str, SourceSnapshot], readers: Mapping[str, int]
-) -> SourceSnapshot:
-    """Whom it reads, as a source. Of a source that only it reads, all is for it, also what did not come through yet."""
+    operator: OperatorSnapshot, name: str, came: int, sources: Mapping[str, SourceSnapshot], readers: Mapping[str, int],
+    per_row: float | None,
+) -> SourceSnapshot:  # fmt: skip
+    """What it reads, as a source. Of a source that only it reads, all is for it, also what was not read yet. Another operator
+    holds nothing back: what it was done with has been sent on.
+    """
     source = sources.get(name)
     if source is not None and (readers[name] == 1 or not source.rows):
         return source
     rows = None if operator.rate is None else came
     if source is None or not source.rows:
-        return SourceSnapshot(name, rows)
-    return replace(source, rows=rows, arrivals=tuple(second * came / source.rows for second in source.arrivals))
+        known = rows is not None
+        return SourceSnapshot(name, rows, (), came * per_row if known and per_row is not None else None, 0 if known else None)
+    share = came / source.rows
+    rate = None if source.arrival_rate is None else source.arrival_rate * share
+    return replace(source, rows=rows, arrivals=tuple(part * share for part in source.arrivals), arrival_rate=rate)
+
+
+def _arrivals_per_row(snapshot: Snapshot) -> float | None:
+    """Records/s that arrive at the sources, for each record that was read of them in the interval.
+
+    In micro-batches records wait at the sources only. So the input of every operator grows as that of the sources does.
+    """
+    read = sum(source.rows or 0 for source in snapshot.sources)
+    return snapshot.arrival_rate / read if snapshot.batches and snapshot.arrival_rate is not None and read else None

@@ -1,4 +1,4 @@
-"""The manager of one node: it tells how full its node is, and proposes to move something away when it is overloaded.
+"""The manager of one node: it reports the load of its node, and requests to move something away from an overloaded one.
 
 Where replicas have places that is a replica; where tasks are dealt out to executors anew in every batch, an executor.
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from springtide.model.request import Proposal
+from springtide.model.request import Request
 from springtide.model.snapshot import NodeSnapshot, Snapshot
 from springtide.policy.place import Neighbourhood, NodeReport
 from springtide.policy.place.overload import overload
@@ -37,9 +37,7 @@ class NodeManager:
         used = node.used / node.cores if node.used is not None and node.cores > 0 else None
         return NodeReport(node.name, max(0, int(node.cores) - len(hosted)), used, node.executors, node.memory)
 
-    def propose(
-        self, here: NodeReport, hosted: Hosted, around: Neighbourhood, rng: np.random.Generator
-    ) -> Proposal | None:  # fmt: skip
+    def propose(self, here: NodeReport, hosted: Hosted, around: Neighbourhood, rng: np.random.Generator) -> Request | None:
         """A migration, if the node is overloaded and a neighbour is not."""
         if here.executors:
             return self._relieved(here, around)
@@ -50,15 +48,15 @@ class NodeManager:
         reason = (
             f"{here.utilisation:.0%} of {here.node} in use, above {self.above:.0%}: {action.operator} moves to {action.node}"
         )
-        return Proposal(f"node {here.node}", action, score, reason)
+        return Request(action=action, reason=reason, score=score, manager=f"node {here.node}")
 
-    def _relieved(self, here: NodeReport, around: Neighbourhood) -> Proposal | None:
+    def _relieved(self, here: NodeReport, around: Neighbourhood) -> Request | None:
         found = relief(here, around, self.above)
         if found is None:
             return None
         action, score, full = found
         reason = f"{full} in use, above {self.above:.0%}: executor {action.executor} goes, another comes elsewhere"
-        return Proposal(f"node {here.node}", action, score, reason)
+        return Request(action=action, reason=reason, score=score, manager=f"node {here.node}")
 
 
 def hosted_by(snapshot: Snapshot) -> dict[str, list[tuple[str, int]]]:

@@ -1,4 +1,4 @@
-"""The manager of one operator: it sees its operator only, and proposes to scale it.
+"""The manager of one operator: it sees its operator only, and requests to scale it.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), sections
 3.3 and 5.
@@ -7,12 +7,11 @@ Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from springtide.model.plan import Request
-from springtide.model.request import Proposal, Scale
+from springtide.model.request import Request, Scale
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.place import Neighbourhood
 from springtide.policy.place.busiest import busiest
@@ -31,8 +30,8 @@ class OperatorManager:
 
     def propose(
         self, state: State | None, view: Snapshot, around: Neighbourhood, rng: np.random.Generator
-    ) -> tuple[State, Proposal | None]:
-        """``view``: the operator alone. ``around``: what the nodes' managers told of their nodes."""
+    ) -> tuple[State, Request | None]:
+        """``view``: the operator alone. ``around``: the reports of the nodes' managers."""
         operator = view.operators[0]
         after, requests = self.policy.decide(self.policy.initial() if state is None else state, view, rng)
         request = _sound(after, requests, operator)
@@ -40,7 +39,7 @@ class OperatorManager:
             return after, None
         nodes = self._nodes(operator, request.degree - operator.degree, around, rng)
         action = Scale(operator.name, operator.degree, int(request.degree), nodes)
-        return after, Proposal(f"operator {operator.name}", action, float(request.score), request.reason)
+        return after, replace(request, action=action, score=float(request.score), manager=f"operator {operator.name}")
 
     def _nodes(self, operator: OperatorSnapshot, more: int, around: Neighbourhood, rng: np.random.Generator) -> tuple[str, ...]:
         """Section 5: a new replica comes near the first one, and the one on the busiest node goes."""

@@ -23,8 +23,9 @@ import numpy as np
 from springtide.control.plane.child import Child, Lost
 from springtide.control.plane.spec import Spec, make
 from springtide.model.plan import Request
-from springtide.model.request import RemoveExecutor
+from springtide.model.request import RemoveExecutor, Verdict
 from springtide.model.snapshot import Snapshot
+from springtide.once import Once
 from springtide.policy.scale import State
 
 log = logging.getLogger("springtide.control")
@@ -33,7 +34,7 @@ LOOK_S = 1.0
 """A process that has nothing to do is looked at so often."""
 
 REFUSALS = 1_000
-"""So many are kept for who asks; the oldest go."""
+"""Limits the refusals that wait for the control loop; the oldest are dropped."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,11 @@ class RemotePolicy:
         self._number = self._done = 0  # the last question; the last that was answered, or lost
         self._asked: _Asked | None = None  # the newest that the process has not got yet
         self._answers: list[_Answer] = []  # those that nobody has got yet, the newest last
-        self._refusals: deque[Mapping[str, Any]] = deque(maxlen=REFUSALS)
+        self._refusals: deque[Verdict] = deque(maxlen=REFUSALS)
         self._state: State | None = None
         self._rng: Any = None
         self._told_at = time.monotonic()
-        self._there, self._closing, self._unkept = True, False, False
+        self._there, self._closing, self._unsaved = True, False, Once()
         self._anew = False  # the process is to forget what it knows
         self._child: Child | None = None
         self._watchdog = threading.Thread(target=self._watch, name="springtide-watchdog", daemon=True)
@@ -145,8 +146,8 @@ class RemotePolicy:
         with self._changed:
             self._state, self._rng, self._anew = self._policy.initial(), None, True
 
-    def refusals(self, state: State) -> list[Mapping[str, Any]]:
-        """What guards and managers newly refused since the last call: ``{"refused": the proposal, "reason": …}`` each."""
+    def refusals(self, state: State) -> list[Verdict]:
+        """The new refusals of guards and managers since the last call."""
         with self._changed:
             found = list(self._refusals)
             self._refusals.clear()
@@ -241,7 +242,7 @@ class RemotePolicy:
                 raise ValueError(f"an answer to {answer['number']}, not to {asked.number}")
             error = str(answer["error"]) if "error" in answer else None
             requests = () if error is not None else tuple(Request.from_json(one) for one in answer["requests"])
-            refused = [{"refused": dict(one["refused"]), "reason": str(one["reason"])} for one in answer.get("refused", ())]
+            refused = [Verdict.of_refusal(one) for one in answer.get("refused", ())]
         except (KeyError, TypeError, ValueError) as fault:
             raise Lost(f"it answered nonsense: {fault!r}") from None
         with self._changed:
@@ -260,9 +261,8 @@ class RemotePolicy:
             if isinstance(answer.get("state"), dict):
                 self._state, self._rng = answer["state"], answer.get("rng")
                 return
-        if not self._unkept:
+        if self._unsaved.begins():
             log.warning("what policy %s learned is not kept: %s", self._policy.name, _last_line(answer))
-        self._unkept = True
 
 
 def _together(answers: Sequence[_Answer]) -> tuple[Request, ...]:

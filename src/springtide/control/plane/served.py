@@ -71,7 +71,8 @@ class Served:
 
     def _decide(self, snapshot: Snapshot) -> dict[str, Any]:
         self._state, requests = decided(self._policy, self._state, snapshot, self._rng)
-        return {"requests": [one.to_json() for one in requests], "refused": refusals(self._policy, self._state)}
+        refused = [verdict.refusal() for verdict in refusals(self._policy, self._state)]
+        return {"requests": [request.to_json() for request in requests], "refused": refused}
 
 
 def main() -> None:

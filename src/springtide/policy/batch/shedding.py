@@ -1,4 +1,9 @@
-"""Load shedding, as in PSPS: leave out records that are too old, or too many. It is off by default."""
+"""Load shedding, as in PSPS: leave out records that are too old, or too many. It is off by default.
+
+One rule, for batches here and record by record in the simulator's kernels: the oldest are shed first. The result of a record
+that has waited long is worth least, and those behind it gain by its leaving. PSPS's t_out removes "events that have been queued
+for a long time"; of its queue limit the paper says only that incoming events are dropped while a queue is full.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the managers' proposals may be carried out: the policies of the application's manager."""
+"""Which of the managers' requests may be carried out: the policies of the application's manager."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from springtide.model.request import Proposal, Verdict
+from springtide.model.request import Request, Verdict
 
 State = Mapping[str, Any]
 """What a granting policy remembers: whatever JSON can carry."""
@@ -31,7 +31,7 @@ class View:
 
 
 class GrantPolicy(Protocol):
-    """Says yes or no to proposals. Frozen; what it remembers is in the state, which the caller keeps."""
+    """Says yes or no to requests. Frozen; what it remembers is in the state, which the caller keeps."""
 
     name: ClassVar[str]
 
@@ -39,8 +39,8 @@ class GrantPolicy(Protocol):
         """The state before the first round."""
         ...
 
-    def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
-        """The new state, and one verdict on every proposal. A pure function of its arguments.
+    def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
+        """The new state, and one verdict on every request. A pure function of its arguments.
 
         Asked in every round, also when nobody proposes anything.
         """

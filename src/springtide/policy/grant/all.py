@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from springtide.model.request import Action, Proposal, Verdict
+from springtide.model.request import Action, Request, Verdict
 from springtide.policy.grant import State, View
 from springtide.policy.grant.ranking import ranked, verdicts
 
@@ -23,8 +23,8 @@ class All:
     def initial(self) -> State:
         return {}
 
-    def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
-        return state, verdicts(ranked(proposals), _granted)
+    def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
+        return state, verdicts(ranked(requests), _granted)
 
 
 def _granted(action: Action) -> tuple[Action | None, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from springtide.errors import OptionError
-from springtide.model.request import Action, AddExecutors, Proposal, RemoveExecutor, Scale, Verdict
+from springtide.model.request import Action, AddExecutors, RemoveExecutor, Request, Scale, Verdict
 from springtide.policy.grant import State, View
 from springtide.policy.grant.ranking import ranked, verdicts
 from springtide.policy.registry import parameter, validate
@@ -41,7 +41,7 @@ class Budget:
     def initial(self) -> State:
         return {}
 
-    def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+    def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
         spending = self.replica * view.replicas + self.executor * (view.executors or 0)
         unknown = bool(self.executor) and view.executors is None
 
@@ -57,7 +57,7 @@ class Budget:
             told = f"{spending:.4g} of {self.limit:g} an hour"
             return (action, told) if afforded == more else (_part(action, afforded), f"{afforded} of {more}: {told}")
 
-        saving_first = sorted(ranked(proposals), key=lambda proposal: _more(proposal.action) >= 0)
+        saving_first = sorted(ranked(requests), key=lambda request: _more(request.action) >= 0)
         return state, verdicts(saving_first, pays)
 
     def _price(self, action: Action) -> float:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from springtide.errors import OptionError
-from springtide.model.request import Action, Proposal, Verdict
+from springtide.model.request import Action, Request, Verdict
 from springtide.policy.grant import SLACK_S, State, View
 from springtide.policy.grant.ranking import ranked, verdicts
 from springtide.policy.registry import parameter, validate
@@ -62,7 +62,7 @@ class TokenBucket:
     def initial(self) -> State:
         return {"kind": "", "tokens": 0, "since": 0.0}
 
-    def decide(self, state: State, proposals: Sequence[Proposal], view: View) -> tuple[State, tuple[Verdict, ...]]:
+    def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
         filled = self._filled(state, view)
         tokens, held, due_s = int(filled["tokens"]), str(filled["kind"]), filled["since"] + self.period - view.now
         spent = 0
@@ -77,7 +77,7 @@ class TokenBucket:
                 return None, f"no {wanted} token left: {spent} spent on what ranks higher, the next is due in {due_s:.0f} s"
             return None, f"no {wanted} token: {self._why(wanted, view, due_s)}"
 
-        found = verdicts(ranked(proposals), pays)
+        found = verdicts(ranked(requests), pays)
         left = tokens - spent
         return {"kind": held if left else "", "tokens": left, "since": filled["since"]}, found
 

@@ -24,7 +24,7 @@ class Guard(Protocol):
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         """The new state, and the requests that may pass; the reason of a changed one says what was wanted, and why not.
 
-        What it holds back is told to who looks at the run; with a method ``why``, as in ``vetoes.Explains``, it says why.
+        Refused requests are journalled; with a method ``why``, as in ``vetoes.Explains``, a guard gives its reason.
         A pure function of its arguments. Asked in every interval, also when the policy has no requests.
         """
         ...

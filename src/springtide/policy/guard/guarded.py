@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from springtide.model.plan import Request
+from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
 from springtide.policy.guard import Guard
 from springtide.policy.guard.shared import clock
-from springtide.policy.guard.vetoes import Veto, told, vetoes
+from springtide.policy.guard.vetoes import newly_refused, vetoes
 from springtide.policy.scale import ChecksOperators, ScalePolicy, State, check, refusals
 
 
@@ -21,7 +22,7 @@ class Guarded:
     """Asks the policy, and then each guard in turn: every guard sees what those before it let pass, and the last has the last
     word. So put first what thinks again, and last what must hold: ``cooldown``, ``max-step``, then ``bounds``, ``quota``.
 
-    In the state ``told`` is what a guard newly held back, and ``holding`` when each that was told before was last held back.
+    In the state ``told`` are the refusals that are new, and ``holding`` says when each that was reported last recurred.
 
     >>> from springtide.policy.guard.bounds import Bounds
     >>> from springtide.policy.scale.static import Static
@@ -47,19 +48,20 @@ class Guarded:
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         policy, requests = self.policy.decide(state["policy"], snapshot, rng)
         guards: dict[str, State] = {}
-        found: list[Veto] = []
+        found: list[Verdict] = []
         for key, guard in self._keyed():
             # a guard that was added since the state was saved starts anew
             remembered, asked = state["guards"].get(key), requests
             guards[key], requests = guard.review(guard.initial() if remembered is None else remembered, snapshot, asked)
             found += vetoes(guard, guards[key], snapshot, asked, requests)
         now = clock({"clock": state.get("clock", 0.0)}, snapshot)
-        new, holding = told(state.get("holding", {}), found, requests, now)
-        return {"policy": policy, "guards": guards, "clock": now, "holding": holding, "told": new}, requests
+        new, holding = newly_refused(state.get("holding", {}), found, requests, now)
+        refused = [verdict.refusal() for verdict in new]
+        return {"policy": policy, "guards": guards, "clock": now, "holding": holding, "told": refused}, requests
 
-    def refusals(self, state: State) -> list[Mapping[str, Any]]:
-        """What its guards newly held back, and what managers behind them refused."""
-        return [*state.get("told", ()), *refusals(self.policy, state["policy"])]
+    def refusals(self, state: State) -> list[Verdict]:
+        """The new refusals of its guards, and of the managers behind them."""
+        return [*map(Verdict.of_refusal, state.get("told", ())), *refusals(self.policy, state["policy"])]
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when the policy or a guard names an operator that does not exist."""

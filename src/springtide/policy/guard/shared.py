@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from springtide.model.plan import Request
@@ -16,12 +15,13 @@ ROUNDING = 1e-9
 
 
 def amended(request: Request, degree: int, why: str) -> Request:
-    """The request for another degree; its reason tells what was wanted, and why not.
+    """The request for another degree; its reason says which degree was requested, and why it is not granted.
 
     >>> amended(Request("enrich", 9, "input 900/s, 100/s per replica: 9"), 4, "at most 4").reason
     'input 900/s, 100/s per replica: 9; it gets 4, not 9: at most 4'
     """
-    return replace(request, degree=degree, reason=f"{request.reason}; it gets {degree}, not {request.degree}: {why}")
+    reason = f"{request.reason}; it gets {degree}, not {request.degree}: {why}"
+    return Request(request.operator, degree, reason, request.score, request.action, request.manager)
 
 
 def clock(state: Mapping[str, Any], snapshot: Snapshot) -> float:

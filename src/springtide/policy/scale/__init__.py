@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from springtide.model.plan import Request
+from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
 
 State = Mapping[str, Any]
@@ -51,8 +52,8 @@ def decided(policy: Decides, state: State, snapshot: Snapshot, rng: np.random.Ge
     return learned, tuple(request.checked(known) for request in wanted)
 
 
-def refusals(policy: ScalePolicy, state: State) -> list[Mapping[str, Any]]:
-    """What guards and managers newly refused in the decision that left this state: ``{"refused": the wish, "reason": …}`` each.
+def refusals(policy: ScalePolicy, state: State) -> list[Verdict]:
+    """The new refusals of guards and managers in the decision that left this state.
 
     A policy that refuses requests has a method ``refusals``; others refuse nothing.
 

@@ -16,7 +16,7 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
-from springtide.policy.scale.measured import arrivals, carried, known_costs, rounded_up, shares, shown
+from springtide.policy.scale.measured import arrival_rates, carried, known_costs, rounded_up, shares, shown
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,12 @@ class Ds2:
             return state, ()
         degrees = {operator.name: operator.degree for operator in snapshot.operators}
         ignore = state.get("ignore", 0) if state.get("degrees") == degrees else self.warm_up
-        after = {**state, "degrees": degrees, "ignore": max(0, ignore - 1), "backlog": snapshot.backlog}
+        after = {**state, "degrees": degrees, "ignore": max(0, ignore - 1)}
         if ignore > 0:
             return {**after, "decision": {}, "equal": 0}, ()
         after["shares"] = shares(state.get("shares", {}), snapshot)
         after["cost_s"] = costs = known_costs(state.get("cost_s", {}), snapshot)
-        sent = arrivals(state.get("backlog"), snapshot)
-        rates = carried(snapshot, after["shares"], {name: rows / snapshot.interval_s for name, rows in sent.items()})
+        rates = carried(snapshot, after["shares"], arrival_rates(snapshot))
         decision = {n: max(1, rounded_up(rate * (1 + self.margin) * costs[n])) for n, rate in rates.items() if n in costs}
         equal = state.get("equal", 0) + 1 if state.get("decision") == decision else 1
         after |= {"decision": decision, "equal": equal}

@@ -20,7 +20,7 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
-from springtide.policy.scale.measured import arrivals, own_queue, queues, rounded_up, shares, shown
+from springtide.policy.scale.measured import own_queue, queues, rounded_up, shares, shown
 
 Mark = Mapping[str, Any]
 """What was counted up to a moment, so that the difference of two marks is what was measured between them.
@@ -252,7 +252,7 @@ class _Need(NamedTuple):
 
 def _mark(before: Mark | None, snapshot: Snapshot, threshold: float, *, counts: bool) -> Mark:
     """What was counted up to now: since ``before``, or with ``counts`` off nothing yet, but the lag that it begins with."""
-    theta, queued = shares({}, snapshot), queues(snapshot, arrivals(None, snapshot))
+    theta, queued = shares({}, snapshot), queues(snapshot)
     operators = {}
     for operator in snapshot.operators:
         count = before["operators"].get(operator.name) if before else None

@@ -1,6 +1,6 @@
-"""What policies read out of snapshots: what a record costs, how records spread over the graph, what came and what waits.
+"""What policies read from snapshots: the cost of a record, how records spread over the graph, what arrives and what waits.
 
-An interval in which an operator did nothing tells nothing about it; then what was known before holds.
+An interval in which an operator did nothing says nothing about it; then the values from before hold.
 """
 
 from __future__ import annotations
@@ -55,18 +55,12 @@ def shares(before: Shares, snapshot: Snapshot) -> dict[str, dict[str, float]]:
     return found
 
 
-def arrivals(backlog_before: float | None, snapshot: Snapshot) -> dict[str, float]:
-    """λ_G: how many records were created for each source in the interval; a source that does not tell is left out.
-
-    In micro-batches a source tells what was read. What was created is that and what the backlog grew by; without it a query
-    that falls behind would look like one whose input shrinks to what it can do.
+def arrival_rates(snapshot: Snapshot) -> dict[str, float]:
+    """λ_G by source, in records/s. Where the arrivals of a source are unknown, what was read of it stands in for them; a source
+    of which neither is known is left out.
     """
-    rows = {source.name: float(source.rows) for source in snapshot.sources if source.rows is not None}
-    total = sum(rows.values())
-    if not snapshot.batches or backlog_before is None or snapshot.backlog is None or not total:
-        return rows
-    factor = max(0.0, total + snapshot.backlog - backlog_before) / total
-    return {name: amount * factor for name, amount in rows.items()}
+    read = {source.name: source.rows / snapshot.interval_s for source in snapshot.sources if source.rows is not None}
+    return read | {source.name: source.arrival_rate for source in snapshot.sources if source.arrival_rate is not None}
 
 
 def carried(snapshot: Snapshot, theta: Shares, sources: Mapping[str, float]) -> dict[str, float]:
@@ -79,23 +73,19 @@ def carried(snapshot: Snapshot, theta: Shares, sources: Mapping[str, float]) -> 
     return {operator.name: amounts[operator.name] for operator in snapshot.operators if operator.name in amounts}
 
 
-def queues(snapshot: Snapshot, sent: Mapping[str, float]) -> dict[str, float]:
+def queues(snapshot: Snapshot) -> dict[str, float]:
     """|q|: what waits at every operator and source, as far as it is known.
 
-    Sources hold back what is in the whole backlog and at no operator; of several, each by its input. In micro-batches they
-    hold nothing that is not counted at the operators.
+    In micro-batches the backlog of the sources is counted at the operators, each of which has its share of it.
     """
     found = {operator.name: float(operator.backlog) for operator in snapshot.operators if operator.backlog is not None}
     if snapshot.batches:
-        return found | dict.fromkeys(sent, 0.0)
-    if snapshot.backlog is None or len(found) < len(snapshot.operators):
-        return found
-    held, total = max(0.0, snapshot.backlog - sum(found.values())), sum(sent.values())
-    return found | {name: held * (amount / total if total else 1 / len(sent)) for name, amount in sent.items()}
+        return found | {source.name: 0.0 for source in snapshot.sources if source.rows is not None}
+    return found | {source.name: float(source.backlog) for source in snapshot.sources if source.backlog is not None}
 
 
 def own_queue(operator: OperatorSnapshot, theta: Shares, queued: Mapping[str, float], snapshot: Snapshot) -> float | None:
-    """What waits for an operator: at itself, and its share of what its sources hold back; None when that is not known."""
+    """What waits for an operator: at itself, and its share of what waits at its sources; None where that is unknown."""
     waiting, edges = queued.get(operator.name), theta.get(operator.name, {})
     for producer, _ in operator.inputs:
         if producer not in snapshot.by_name:

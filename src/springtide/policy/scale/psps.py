@@ -19,7 +19,7 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
-from springtide.policy.scale.measured import Shares, arrivals, carried, known_costs, own_queue, queues, rounded_up, shares
+from springtide.policy.scale.measured import Shares, arrival_rates, carried, known_costs, own_queue, queues, rounded_up, shares
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,10 @@ class Psps:
         theta = shares(state.get("shares", {}), snapshot)
         costs = known_costs(state.get("cost_s", {}), snapshot)
         benchmark = {**costs, **state.get("benchmark", {})}
-        sent = arrivals(state.get("backlog"), snapshot)
-        rates = {name: rows / td for name, rows in sent.items()}
-        after = {"shares": theta, "cost_s": costs, "benchmark": benchmark, "backlog": snapshot.backlog, "rates": rates}
+        rates = arrival_rates(snapshot)
+        after = {"shares": theta, "cost_s": costs, "benchmark": benchmark, "rates": rates}
         expected = {name: rate * td for name, rate in self._expected(state.get("rates", {}), rates).items()}
-        received, queued = carried(snapshot, theta, expected), queues(snapshot, sent)
+        received, queued = carried(snapshot, theta, expected), queues(snapshot)
         wanted = {}
         for operator in snapshot.operators:
             waiting = self._waiting(operator, theta, queued, snapshot)

@@ -19,7 +19,7 @@ from springtide.model.snapshot import Snapshot
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 from springtide.policy.scale.erlang import erlang_b, erlang_b_next, least_stable, queue_length
-from springtide.policy.scale.measured import arrivals, carried, known_costs, shares, shown
+from springtide.policy.scale.measured import arrival_rates, carried, known_costs, shares, shown
 
 _NEAR = 1.01
 """Where nobody bounds the slots, within 1 % of the work alone counts as reached: the work alone would take infinitely many."""
@@ -58,14 +58,13 @@ class Queueing:
             return state, ()
         theta = shares(state.get("shares", {}), snapshot)
         costs = known_costs(state.get("cost_s", {}), snapshot)
-        sent = arrivals(state.get("backlog"), snapshot)
-        after = {"shares": theta, "cost_s": costs, "backlog": snapshot.backlog}
-        rates = carried(snapshot, theta, {name: rows / snapshot.interval_s for name, rows in sent.items()})
+        arriving = arrival_rates(snapshot)
+        rates = carried(snapshot, theta, arriving)
         known = [o for o in snapshot.operators if o.name in rates and o.name in costs]
         others = sum(o.degree for o in snapshot.operators if o.name not in rates or o.name not in costs)
         slots = None if snapshot.slots is None else max(len(known), snapshot.slots - others)
         loads = [rates[o.name] * costs[o.name] for o in known]
-        input_rate = sum(sent.values()) / snapshot.interval_s  # λ₀
+        input_rate = sum(arriving.values())  # λ₀
         target = self.target or snapshot.target_s or math.inf
         # By Little's law λ₀·E[T] is the number of records that are in the graph; with no input there is nothing to wait for.
         allowed = input_rate * target if input_rate > 0 else math.inf
@@ -78,7 +77,7 @@ class Queueing:
             )
             for o, load, degree in zip(known, loads, degrees, strict=True)
         }
-        return after, changes(snapshot, wanted)
+        return {"shares": theta, "cost_s": costs}, changes(snapshot, wanted)
 
 
 def allocate(loads: Sequence[float], most: Sequence[int], slots: int | None, allowed: float) -> tuple[list[int], float]:

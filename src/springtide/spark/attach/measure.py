@@ -41,7 +41,7 @@ def snapshot(
     return Snapshot(
         at, covered, Plan({name: degree}, there, {name: operator.width}, trigger_s=trigger_s), (operator,),
         batches=tuple((batch.rows, batch.duration_s) for batch in done), rate=rate, backlog=backlog,
-        latency=latency(batches, trigger_s), sources=(SourceSnapshot(SOURCE, rows, _by_second(batches)),),
+        latency=latency(batches, trigger_s), sources=(SourceSnapshot(SOURCE, rows, *_arrivals(batches), backlog),),
         nodes=nodes, target_s=target_s, slots=most, trigger_s=trigger_s, starting_s=starting_s, there=there,
         batch_overhead_s=fixed_s(done, there),
     )  # fmt: skip
@@ -79,19 +79,23 @@ def latency(batches: Sequence[Batch], trigger_s: float) -> Latency | None:
     return latency_of(waits)
 
 
-def _by_second(batches: Sequence[Batch]) -> tuple[float, ...]:
-    """Records/s by seconds, or by the whole time if it is shorter: what a batch read came evenly since the one before began.
+def _arrivals(batches: Sequence[Batch]) -> tuple[tuple[float, ...], float | None]:
+    """Records/s that arrived, in parts of a second, or of the whole time if that is shorter, and their mean.
+
+    Between the starts of two batches, those that the later one read arrived, and those by which it left more unread. They
+    arrived evenly. Where a batch does not know what it left, only what was read is known, and the mean is unknown.
 
     Spark's own ``inputRowsPerSecond`` is not used: it counts from the last look at the source, 10 ms ago when it was idle.
     """
     starts = [batch.started for batch in batches]
     covered = starts[-1] - starts[0]
     if covered <= 0:
-        return ()
-    read = np.cumsum([0.0, *(float(batch.rows) for batch in batches[1:])])
+        return (), None
+    grown = [None if a.unread is None or b.unread is None else b.unread - a.unread for a, b in itertools.pairwise(batches)]
+    arrived = [max(0.0, batch.rows + (more or 0.0)) for batch, more in zip(batches[1:], grown, strict=True)]
     parts = max(1, round(covered))
-    came = np.diff(np.interp(np.linspace(starts[0], starts[-1], parts + 1), starts, read))
-    return tuple((came * parts / covered).tolist())
+    counts = np.interp(np.linspace(starts[0], starts[-1], parts + 1), starts, np.cumsum([0.0, *arrived]))
+    return tuple((np.diff(counts) * parts / covered).tolist()), None if None in grown else sum(arrived) / covered
 
 
 def _jobs_ms(batches: Sequence[Batch]) -> float | None:

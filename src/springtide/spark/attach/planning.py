@@ -13,6 +13,7 @@ from springtide.control.executors import COLD_BATCHES
 from springtide.control.ports import Clock
 from springtide.model.plan import Plan, Request
 from springtide.model.snapshot import Snapshot
+from springtide.once import Once
 from springtide.spark.attach import history
 from springtide.spark.attach.advice import LAST, Advice, advise
 from springtide.spark.attach.batches import Batch, Limit, Use, learned_limit, useful_slots
@@ -44,7 +45,7 @@ class QueryPlans:
         self._there = goal.slots  # the fewest slots that were there since the last batch ended
         self._granted = self._clamped(goal.slots)
         self._wished: int | None = None  # in a dry run
-        self._advised: set[str] = set()
+        self._advised = Once()
         self.refusals: list[str] = []  # why guards and managers refused requests, since the last plan
         self.rows: deque[Mapping[str, Any]] = deque(maxlen=history.KEPT)
         self.advice: tuple[Advice, ...] = ()
@@ -149,9 +150,8 @@ class QueryPlans:
         most = self.goal.limits.most * self.goal.limits.cores
         self.advice = advise(list(self._recent), most, self.goal.target_s, fixed_s(list(self._recent), there))
         for advice in self.advice:
-            if advice.kind not in self._advised:
+            if self._advised.begins(advice.kind):
                 log.warning("query %s, more executors cannot help (%s): %s", self.query.name, advice.kind, advice.text)
-        self._advised |= {advice.kind for advice in self.advice}
 
     def _write_history(self, measured: Snapshot, reason: str) -> None:
         executors = self._executors.count

@@ -11,6 +11,7 @@ from typing import Any
 
 from springtide.errors import SetupError
 from springtide.model.executor import Executor
+from springtide.once import Once
 from springtide.spark.private import executors
 from springtide.spark.private.properties import is_on
 
@@ -66,7 +67,7 @@ class SparkCluster:
         self._tries = 0  # left for what is not done
         self._news = threading.Condition()
         self._busy = False  # whether there is a thread, which there is only while there is something to do
-        self._failing = False
+        self._failing = Once()
         self._cold: WarmUp | None = WarmUp(self._backend) if warm else None
 
     def executors(self) -> tuple[Executor, ...]:
@@ -131,9 +132,10 @@ class SparkCluster:
         return None
 
     def _tell(self, error: Exception | None) -> None:
-        if error is not None and not self._failing:  # once: it will be asked again and again
+        if error is None:
+            self._failing.end()
+        elif self._failing.begins():
             log.warning("the cluster did not do what it was asked: %r", error)
-        self._failing = error is not None
 
 
 class WarmUp:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable
 
+from springtide.once import Once
 from springtide.spark.driver.crashes import where
 from springtide.spark.driver.workers import Worker, Workers
 from springtide.spark.shared.program import Program
@@ -35,7 +36,7 @@ class Stalls:
         self._seen: Hashable = None  # the batch and its workers at the last look
         self._at: tuple[str, ...] = ()  # its stages
         self._moved = clock()
-        self._warned: set[Hashable] = set()
+        self._stuck = Once()
 
     @property
     def still_s(self) -> float:
@@ -75,8 +76,7 @@ class Stalls:
         return f"no progress for {now - self._since[worker]:.0f} s {where(self._program, worker.batch, worker.place)}"
 
     def _once(self, about: Hashable, warning: str) -> None:
-        if about not in self._warned:
-            self._warned.add(about)
+        if self._stuck.begins(about):
             log.warning("%s", warning)
 
 

@@ -17,6 +17,7 @@ from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.model.report import StateReport
 from springtide.model.topology import Topology
+from springtide.once import Once
 from springtide.spark.private.failures import damaged_state_file
 from springtide.spark.shared.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.shared.report import Report
@@ -75,7 +76,7 @@ class StateBook:
         self._remover = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-remove")
         self._now = 0
         self._owners: dict[str, tuple[int, ...]] = {}
-        self._in_pieces: set[str] = set()
+        self._in_pieces = Once()
         for name in kept:
             self._sweep(name)
 
@@ -182,8 +183,7 @@ class StateBook:
         """In how many pieces a task worked at most; that they are small for want of memory is told, once."""
         pieces = max((receipt.groups for receipt in receipts), default=0)
         piece_bytes = min((one.piece_bytes for one in receipts if one.piece_bytes is not None), default=GROUP_BYTES)
-        if pieces > 1 and piece_bytes < GROUP_BYTES and name not in self._in_pieces:
-            self._in_pieces.add(name)
+        if pieces > 1 and piece_bytes < GROUP_BYTES and self._in_pieces.begins(name):
             log.warning(
                 "the state of operator %r, %.0f MB, is too large for its tasks' memory: they work on %.0f MB of it at once, in"
                 " %d pieces a batch, which is slower; give Python workers more (spark.executor.pyspark.memory), or more tasks",

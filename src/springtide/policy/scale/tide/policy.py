@@ -35,7 +35,7 @@ from springtide.policy.forecast.ensemble import Ensemble
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, alike, changes
 from springtide.policy.scale.demand import demand
-from springtide.policy.scale.measured import arrivals, carried, shares
+from springtide.policy.scale.measured import arrival_rates, carried, shares
 from springtide.policy.scale.tide import replay, uneven
 
 Floats = npt.NDArray[np.float64]
@@ -111,8 +111,8 @@ class Tide:
         theta = shares(state.get("shares", {}), snapshot)
         costs = _smoothed(state.get("costs", {}), snapshot)
         waits = uneven.followed(state.get("waits", {}), snapshot, target_s)
-        known = {**state, "shares": theta, "costs": costs, "waits": waits, "backlog": snapshot.backlog}
-        seconds = _arrivals(state.get("backlog"), snapshot)
+        known = {**state, "shares": theta, "costs": costs, "waits": waits}
+        seconds = _arrivals(snapshot)
         if not len(seconds):
             return known, ()
         past = _followed(known, seconds, target_s)
@@ -183,12 +183,10 @@ def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict
     return found
 
 
-def _arrivals(backlog_before: float | None, snapshot: Snapshot) -> Floats:
-    """Records/s of all sources together, by parts of the interval; a source that does not tell when has come evenly."""
-    came = arrivals(backlog_before, snapshot)
-    lines = [
-        source.arrivals or (came[source.name] / snapshot.interval_s,) for source in snapshot.sources if source.name in came
-    ]
+def _arrivals(snapshot: Snapshot) -> Floats:
+    """Records/s of all sources together, in parts of the interval; where creation times are unknown, they arrived evenly."""
+    rates = arrival_rates(snapshot)
+    lines = [source.arrivals or (rates[source.name],) for source in snapshot.sources if source.name in rates]
     if not lines:
         return np.zeros(0)
     bins = max(1, min(FINEST, round(snapshot.interval_s)))  # batches tell of more or fewer seconds than the interval has
