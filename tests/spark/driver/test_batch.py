@@ -149,17 +149,17 @@ Start = Callable[..., Case]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a run of sinks; the one before it has let go of the checkpoint by then."""
-    held: list[Checkpoint] = []
+    acquired: list[Checkpoint] = []
 
     def started(*sinks: Any, folder: Path = tmp_path, control: Fixed | None = None) -> Case:
-        for checkpoint in held:
+        for checkpoint in acquired:
             checkpoint.release()
         case = Case(folder, numbers(*sinks), control)
-        held.append(case.checkpoint)
+        acquired.append(case.checkpoint)
         return case
 
     yield started
-    for checkpoint in held:
+    for checkpoint in acquired:
         checkpoint.release()
 
 
@@ -340,22 +340,22 @@ def test_the_lock_of_a_jvm_whose_context_stopped_is_let_go_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     """Else the next JVM would wait for it for 30 s, and give up."""
-    held: list[str] = []
-    monkeypatch.setattr(jvm, "forget_dead_jvm", lambda: held.append("forgotten"))
+    calls: list[str] = []
+    monkeypatch.setattr(jvm, "forget_dead_jvm", lambda: calls.append("forgotten"))
     monkeypatch.setattr(jvm, "is_alive", lambda _: False)
     topology = numbers(st.sink.discard())
     checkpoint = Checkpoint(tmp_path)
     checkpoint.acquire(topology)
     driver = BatchPlane(topology, checkpoint, Fixed(), {}, SimpleNamespace, threading.Event())
-    driver._session, driver._jvm_lock = SimpleNamespace(), SimpleNamespace(close=lambda: held.append("closed"))
+    driver._session, driver._jvm_lock = SimpleNamespace(), SimpleNamespace(close=lambda: calls.append("closed"))
     if after == "close":
         driver.close(stop_session=False)
-        assert held == ["closed"]
+        assert calls == ["closed"]
     else:
         driver._failure(RuntimeError("stopped"), progressed=False)
-        assert held == ["closed", "forgotten"] and driver._session is None
+        assert calls == ["closed", "forgotten"] and driver._session is None
     driver.close(stop_session=False)
-    assert held.count("closed") == 1
+    assert calls.count("closed") == 1
     checkpoint.release()
 
 

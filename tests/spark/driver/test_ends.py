@@ -107,7 +107,7 @@ class Driver(BatchPlane):
 
     def _start(self, ending: Ending) -> Any:
         self.starts += 1
-        self._came = self._arrivals.came()
+        self._arrived = self._arrivals.arrived()
         return self._queries()
 
 
@@ -150,7 +150,7 @@ def test_an_error_that_spark_notes_late_is_no_end(drive: Drive) -> None:
 def test_records_that_had_come_and_are_not_committed_are_no_end(drive: Drive) -> None:
     """400 had come, and the query ends as if there were nothing: the run fails, and says so."""
     driver = drive(generated(), Query, Runner({"source": 10}))
-    with pytest.raises(RunError, match="of source 'source' 10 records are committed, and 400 had come"):
+    with pytest.raises(RunError, match="only 10 records of source 'source' are committed, and 400 had arrived"):
         driver.run(NOW)
 
 

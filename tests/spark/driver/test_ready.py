@@ -327,7 +327,7 @@ class Told:
         found = []
         for run in (RunFolder.open(result.folder) for result in self._results):
             checkpoint = Checkpoint(Path((run.run() or {})["checkpoint"]))
-            found += [moment(checkpoint.batch_time(report.batch)) for report in run.batches()]
+            found += [moment(checkpoint.logs.batch_time(report.batch)) for report in run.batches()]
         return found
 
     @property

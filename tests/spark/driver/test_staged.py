@@ -248,7 +248,7 @@ def test_a_batch_that_cannot_be_computed_again_is_refused_by_the_name_of_its_fil
 def test_state_of_the_batch_before_has_to_be_there_for_it(crashed: Crashed) -> None:
     checkpoint = Checkpoint(crashed.root / "checkpoint")
     before = {**(checkpoint.manifest(0) or {}), "state": {"count": {"keys": 1, "runs": [[0, 0, [["a.state", 9, 1]], []]]}}}
-    write_atomic(checkpoint.manifest_file(0), before)
+    write_atomic(checkpoint.manifests.file(0), before)
     with pytest.raises(CheckpointError, match=r"of the state before it .*/state/count/a\.state is gone"):
         take_back(checkpoint, 1, "a file is damaged", [])
     folder = checkpoint.state_folder() / "count"

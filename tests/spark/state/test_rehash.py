@@ -21,6 +21,7 @@ from springtide.cli.main import cli
 from springtide.errors import CheckpointError
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.documents import SEED
+from springtide.spark.driver.manifests import Manifests
 from springtide.spark.state import piles
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
@@ -119,7 +120,7 @@ def test_a_crash_while_state_is_rewritten_leaves_it_as_it_was(folder: Path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "amend", crash)
+        patch.setattr(Manifests, "amend", crash)
         with pytest.raises(KeyboardInterrupt):
             start(folder)
     assert hashings(Checkpoint(folder / "checkpoint")) == {""}

@@ -19,6 +19,7 @@ from springtide.errors import CheckpointError, RunError
 from springtide.model.state import moment
 from springtide.model.topology import Topology
 from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.manifests import Manifests
 from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
@@ -173,7 +174,7 @@ def test_a_crash_before_the_state_counts_leaves_it_as_it_was(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "amend", crash)
+        patch.setattr(Manifests, "amend", crash)
         with pytest.raises(KeyboardInterrupt):
             start(case.root, MIGRATED)
     assert by_key(read_rows(case.root)) == before

@@ -67,7 +67,7 @@ class ArrivalSchedule:
         """Whether the number of arrived records is known for every source."""
         return len(self._generated) == len(self._topology.sources)
 
-    def came(self) -> dict[str, int]:
+    def arrived(self) -> dict[str, int]:
         """By generated source, the number of records that have arrived."""
         started = self._start()
         elapsed_s = 0.0 if started is None else self._clock() - started
@@ -77,7 +77,7 @@ class ArrivalSchedule:
         """The number of records that have arrived and are not committed; None if it is not known for a source."""
         if not self.are_counted:
             return None
-        return max(0, sum(count - committed.get(name, 0) for name, count in self.came().items()))
+        return max(0, sum(count - committed.get(name, 0) for name, count in self.arrived().items()))
 
     def are_exhausted(self, committed: Mapping[str, int]) -> bool:
         """Whether every source is finite and all its records are committed."""
@@ -85,9 +85,9 @@ class ArrivalSchedule:
         return all(total is not None and committed.get(name, 0) >= total for name, total in totals.items())
 
 
-def check_committed(came: Mapping[str, int], committed: Mapping[str, int]) -> None:
+def check_committed(arrived: Mapping[str, int], committed: Mapping[str, int]) -> None:
     """Fail if a record of a generated source that had arrived when the query began is not committed."""
-    for name, count in came.items():
+    for name, count in arrived.items():
         done = committed.get(name, 0)
         if done < count:
             raise RuntimeError(

@@ -171,11 +171,11 @@ class BatchRunner:
 
     def _planned(self, batch: int) -> Plan:
         """The plan of this batch: the stored plan if the batch may have run before, else the plan in force."""
-        earlier = self._checkpoint.plan(batch) if batch <= self._begun else None
+        earlier = self._checkpoint.plans.read(batch) if batch <= self._begun else None
         plan = earlier or self._shedding(self._control.current(), batch)
         if plan != self._plan:
             if earlier is None:
-                self._checkpoint.write_plan(batch, plan)
+                self._checkpoint.plans.write(batch, plan)
             if self._plan is None or _routing(plan) != _routing(self._plan):
                 self._routes = self._control.routes(plan)
             self._plan = plan
@@ -186,12 +186,12 @@ class BatchRunner:
         when Spark fixed the offsets of the batch, not from now: the batch may have waited since."""
         if plan.shed_after_s is None or self._oldest_s < plan.shed_after_s / 2:
             return plan
-        return replace(plan, shed_before=round(self._checkpoint.batch_time(batch) / 1e6 - plan.shed_after_s, 6))
+        return replace(plan, shed_before=round(self._checkpoint.logs.batch_time(batch) / 1e6 - plan.shed_after_s, 6))
 
     def _run(self, frame: DataFrame, batch: int, plan: Plan) -> BatchOutcome:
         """Run the tasks, and repeat them if a damaged state file is mended. Raises if an operator stops the run."""
         while True:
-            versions = self._state.versions(self._checkpoint.batch_time(batch)) if self._state else {}
+            versions = self._state.versions(self._checkpoint.logs.batch_time(batch)) if self._state else {}
             try:
                 outcome = self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before, versions)
                 break

@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any
 
 from springtide.errors import CheckpointError, DamageError
-from springtide.model.plan import Plan
 from springtide.model.topology import Topology
 from springtide.spark.driver.begun import Begun, Note
 from springtide.spark.driver.documents import SEED, SETTLED, known
@@ -67,11 +66,11 @@ class Checkpoint:
         self.identity = ""
         self._lock = Lock(self.root, self.own / "driver.lock")
         self.logs = Logs(self.root / "spark")
-        self._manifests = Manifests(self.own / "manifests")
+        self.manifests = Manifests(self.own / "manifests")
         self._topology: dict[str, Any] = {}  # its id and its fingerprint's checksum, for manifests
         self._settled: dict[str, Any] = {}  # the documents that never change, for manifests
         self._begun: Begun | None = None
-        self._plans = PlanFiles(self.own / "plans")
+        self.plans = PlanFiles(self.own / "plans")
         self._note = Note(self.own / "begun.json")
         self._staged: tuple[Path, ...] = ()
 
@@ -115,7 +114,7 @@ class Checkpoint:
         except OSError as error:
             raise CheckpointError(f"checkpoint {self.root} cannot be made: {error.strerror}; give another folder") from None
         self._lock.take()
-        self._begun, self._manifests = None, Manifests(self.own / "manifests")  # another driver may have written meanwhile
+        self._begun, self.manifests = None, Manifests(self.own / "manifests")  # another driver may have written meanwhile
         try:
             self._identify(topology, wanted)
             self._agree(topology)
@@ -184,7 +183,7 @@ class Checkpoint:
         noted = self.recall("begun")
         begun = None if noted is None else Begun.from_json(noted)
         note, has_state = self.own / "begun.json", (self.own / "state.json").exists()
-        Parts(self.root, self._manifests, self.logs, note, begun, topology, staged, has_state).agree()
+        Parts(self.root, self.manifests, self.logs, note, begun, topology, staged, has_state).agree()
         self._settle(self.last_manifest() or {}, begun)
 
     def _settle(self, last: Mapping[str, Any], begun: Begun | None) -> None:
@@ -316,25 +315,11 @@ class Checkpoint:
         self._begun = Begun(batch, self.epoch, offsets, self.logs.settled(offsets, before), dict(self._settled))
         self._note.write(self._begun, synced=handed_on)
 
-    def batch_time(self, batch: int) -> int:
-        """The first start of a batch in microseconds since 1970, from Spark's offset log: a replay has the same."""
-        return self.logs.batch_time(batch)
-
-    def plan(self, batch: int) -> Plan | None:
-        return self._plans.read(batch)
-
-    def write_plan(self, batch: int, plan: Plan) -> None:
-        self._plans.write(batch, plan)
-
     def manifest(self, batch: int) -> dict[str, Any] | None:
-        return self._manifests.read(batch)
-
-    def manifests(self) -> Iterator[dict[str, Any]]:
-        """All manifests that can be read, the newest first."""
-        return self._manifests.readable()
+        return self.manifests.read(batch)
 
     def last_manifest(self) -> dict[str, Any] | None:
-        return self._manifests.last()
+        return self.manifests.last()
 
     def commit(self, manifest: Mapping[str, Any]) -> None:
         """The commit of a batch: one rename."""
@@ -345,22 +330,11 @@ class Checkpoint:
         else:
             offsets = self.logs.text("offsets", batch)
             logged = {} if offsets is None else {"offsets": offsets}
-        self._manifests.add({**manifest, **logged, "topology": self._topology, **self._settled})
-
-    def amend(self, manifest: Mapping[str, Any]) -> None:
-        """Replace the last manifest by one of the same batch, with the same state in other files."""
-        self._manifests.amend(manifest)
-
-    def uncommit(self, batch: int) -> None:
-        """Undo the commit of the last batch, which Spark has not logged: a replay has the same offsets and plan."""
-        self._manifests.remove(batch)
+        self.manifests.add({**manifest, **logged, "topology": self._topology, **self._settled})
 
     def is_finished(self, batch: int) -> bool:
         """Whether Spark has logged the commit of a batch. By then all output of the batch is published."""
         return batch in self.logs.numbers("commits")
-
-    def manifest_file(self, batch: int) -> Path:
-        return self._manifests.file(batch)
 
     # Documents
 

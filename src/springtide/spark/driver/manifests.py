@@ -96,12 +96,12 @@ class Manifests:
         self.file(batch - MANIFESTS_TO_RETAIN).unlink(missing_ok=True)
 
     def amend(self, manifest: Mapping[str, Any]) -> None:
-        """Replace the last manifest."""
+        """Replace the last manifest by one of the same batch, with the same state in other files."""
         write_atomic(self.file(int(manifest["batch"])), manifest)
         self._last = None
 
     def remove(self, batch: int) -> None:
-        """Undo the last commit."""
+        """Undo the last commit, which Spark has not logged: a replay has the same offsets and plan."""
         self.file(batch).unlink(missing_ok=True)
         sync_folder(self._folder)
         self._last = None

@@ -192,7 +192,7 @@ class BatchPlane:
             for name in AVAILABLE_NOW:
                 session.conf.set(name, "true")
         self._arrivals.begin(at_once=ending.available_now)
-        self._arrived = self._arrivals.came()
+        self._arrived = self._arrivals.arrived()
         schedule, control = self._checkpoint.schedule, self._checkpoint.source_control
         self._frame = sources.stream(session, self._topology, schedule, control, ticking)
         if clusters.is_local(session):

@@ -65,7 +65,7 @@ class Sinks:
             outputs = self.located(batch, receipts)
         except ValueError as error:
             raise CheckpointError(
-                f"{checkpoint.manifest_file(batch)}: {error}. It was changed from outside, or a sink's path was; nothing was"
+                f"{checkpoint.manifests.file(batch)}: {error}. It was changed from outside, or a sink's path was; nothing was"
                 f" moved. {ways_out(PUT_BACK, AS_BEFORE, ANEW)}"
             ) from None
         if finished:

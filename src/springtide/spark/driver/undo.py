@@ -45,14 +45,14 @@ def take_back(checkpoint: Checkpoint, batch: int, fault: str, published: Iterabl
         folders.add(file.parent)
     for folder in folders:
         sync_folder(folder)
-    checkpoint.uncommit(batch)
+    checkpoint.manifests.remove(batch)
 
 
 def _hindrance(checkpoint: Checkpoint, batch: int) -> str | None:
     """The reason why the batch cannot be computed again; None if it can."""
     if checkpoint.begun() != batch:
         return f"the last batch in Spark's log of offsets is {checkpoint.begun()}"
-    if checkpoint.plan(batch) is None:
+    if checkpoint.plans.read(batch) is None:
         return "its plan is missing"
     before = checkpoint.manifest(batch - 1) if batch else {"state": checkpoint.recall(SEED) or {}}
     if before is None:

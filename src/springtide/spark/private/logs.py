@@ -114,7 +114,7 @@ class Logs:
             self.replace(self.file("commits", batch), self.text("commits", batch - 1) or COMMIT)
 
     def batch_time(self, batch: int) -> int:
-        """When a batch was begun first, in microseconds since 1970: a replay has the same."""
+        """The first start of a batch in microseconds since 1970: a replay has the same."""
         metadata = _lines(self.file("offsets", batch).read_text(encoding="utf-8"))[1]
         return int(json.loads(metadata)["batchTimestampMs"]) * 1000
 

@@ -40,7 +40,7 @@ def rehash(checkpoint: Checkpoint, kept: Mapping[str, Kept]) -> None:
     if manifest is None:
         checkpoint.remember(SEED, {**documents, **renewed})
     else:
-        checkpoint.amend({**manifest, "state": {**documents, **renewed}})
+        checkpoint.manifests.amend({**manifest, "state": {**documents, **renewed}})
 
 
 def _renewed(kept: Kept, catalog: Catalog) -> Catalog:
