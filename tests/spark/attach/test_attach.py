@@ -63,7 +63,7 @@ from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
 from springtide.spark.driver import clusters
 from springtide.spark.private import status
-from springtide.spark.private.status import Job
+from springtide.spark.private.status import SparkJob
 
 T0 = 1_800_000_000.0
 
@@ -563,7 +563,7 @@ class Told:
     """What Spark tells of a query: its status, and its progress and jobs as its status store knows them."""
 
     documents: list[dict[str, Any]] = field(default_factory=list)
-    known: dict[int, Job] = field(default_factory=dict)
+    known: dict[int, SparkJob] = field(default_factory=dict)
     status: dict[str, bool] = field(default_factory=lambda: {"isDataAvailable": False, "isTriggerActive": False})
     after_progress: Callable[[], None] = lambda: None
     name: str = "q"
@@ -577,7 +577,7 @@ class Told:
     def jobs(self) -> list[int]:
         return sorted(self.known)
 
-    def job(self, number: int) -> Job | None:
+    def job(self, number: int) -> SparkJob | None:
         return self.known.get(number)
 
     def stage(self, number: int) -> list[tuple[tuple[int, int], int, float]]:
@@ -592,7 +592,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[World, Told]:
     world.attachment._plans.query = SparkQuery(told, None)
     for number in range(COLD_BATCHES + 1):
         told.documents.append(document(number, number, 1000))
-        told.known[number] = Job(T0 + number, T0 + number + 0.5, (number,))
+        told.known[number] = SparkJob(T0 + number, T0 + number + 0.5, (number,))
         world.now = T0 + number + 1
         world.attachment.cycle()
     assert not world.policy.seen
@@ -606,7 +606,7 @@ def test_a_batch_that_is_held_back_is_no_idle_time(monkeypatch: pytest.MonkeyPat
     world.now = T0 + 9
     world.attachment.cycle()
     assert not world.policy.seen
-    told.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
+    told.known[3] = SparkJob(T0 + 8, T0 + 8.5, (3,))
     world.now = T0 + 10
     world.attachment.cycle()
     (found,) = world.policy.seen
@@ -623,7 +623,7 @@ def test_a_batch_that_ends_while_it_is_looked_for_is_no_idle_time(monkeypatch: p
     def ends() -> None:
         told.status = {"isDataAvailable": False, "isTriggerActive": False}
         told.documents.append(document(3, 8.0, 1000))
-        told.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
+        told.known[3] = SparkJob(T0 + 8, T0 + 8.5, (3,))
         told.after_progress = lambda: None
 
     told.after_progress = ends

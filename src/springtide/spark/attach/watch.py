@@ -79,7 +79,7 @@ class SparkQuery:
             self._job = max([self._job, *own])
         return found
 
-    def _stages(self, jobs: Iterable[status.Job]) -> tuple[Stage, ...]:
+    def _stages(self, jobs: Iterable[status.SparkJob]) -> tuple[Stage, ...]:
         """All stages, each once; the one with the most work also tells of its tasks."""
         keys = {number for job in jobs for number in job.stages}
         stages = {key: Stage(tasks, work_s) for number in keys for key, tasks, work_s in self._look.stage(number)}

@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Disagreement:
     """Why a run is refused: a file, relative to the checkpoint, and what differs."""
 
     file: str
@@ -55,7 +55,7 @@ class Mending:
     reason: str | None
 
 
-def refusal_of(found: Found) -> Refusal | None:
+def refusal_of(found: Found) -> Disagreement | None:
     """The reason to refuse the run; None if there is none."""
     refusals = (_ahead(found), _behind(found), _changed(found), _source_log_fault(found), _begun_fault(found))
     return next((refusal for refusal in refusals if refusal is not None), None)
@@ -71,7 +71,7 @@ def is_note_void(found: Found) -> bool:
     return found.begun_is_damaged or (_is_witnessed(found) and not _is_replayed(found))
 
 
-def _ahead(found: Found) -> Refusal | None:
+def _ahead(found: Found) -> Disagreement | None:
     """Manifests are missing: another file shows that a later batch was committed."""
     last = max(found.offsets, default=-1)
     known = {
@@ -84,7 +84,7 @@ def _ahead(found: Found) -> Refusal | None:
     if batch <= found.last:
         return None
     there = "there is no manifest" if found.last < 0 else f"the last manifest is that of batch {found.last}"
-    return Refusal(
+    return Disagreement(
         f"springtide/manifests/{batch:08d}.json",
         f"is gone: {witness} knows that batch {batch} was committed, but {there}. State and output would go on from there, and"
         " records of the batches between would be lost or counted twice",
@@ -96,29 +96,29 @@ def _is_repeated(found: Found, batch: int) -> bool:
     return batch == found.running and _is_witnessed(found)
 
 
-def _behind(found: Found) -> Refusal | None:
+def _behind(found: Found) -> Disagreement | None:
     """Spark's logs are older than the manifests, by more than the loss of a file explains."""
     newest = max([*found.offsets, *found.commits], default=-1)
     if found.last not in found.recorded or newest >= found.last - 1:
         return None
     end = "are empty" if newest < 0 else f"end with batch {newest}"
-    return Refusal(
+    return Disagreement(
         f"spark/offsets/{found.last}",
         f"is gone: batch {found.last} is committed, but Spark's logs {end}, so that the folder spark is older than springtide",
     )
 
 
-def _changed(found: Found) -> Refusal | None:
+def _changed(found: Found) -> Disagreement | None:
     """The offsets of the last batches differ from the manifests' and cannot be put back."""
     wrong = [batch for batch in (found.last - 1, found.last) if not _is_recorded(found, batch)]
     if len([batch for batch in wrong if found.offsets.get(batch)]) == 2:
-        return Refusal(
+        return Disagreement(
             f"spark/offsets/{found.last}",
             f"was changed since batch {found.last} was committed, and so was offsets/{found.last - 1}: the manifests have other"
             " offsets, so that the folder spark is another checkpoint's",
         )
     if found.last in wrong and not isinstance(found.recorded[found.last], str):
-        return Refusal(f"spark/offsets/{found.last}", f"is gone or was changed since batch {found.last} was committed")
+        return Disagreement(f"spark/offsets/{found.last}", f"is gone or was changed since batch {found.last} was committed")
     return None
 
 
@@ -174,12 +174,12 @@ def _source_log_faults(found: Found, wanted: Mapping[str, int], compacted: Itera
             yield name, "was changed"
 
 
-def _source_log_fault(found: Found) -> Refusal | None:
+def _source_log_fault(found: Found) -> Disagreement | None:
     if found.logs is None:
         return None
     compacted = [*found.logs, *(found.begun.logs if found.begun is not None and _is_replayed(found) else ())]
     for name, differs in _source_log_faults(found, found.logs, compacted):
-        return Refusal(
+        return Disagreement(
             f"spark/sources/{name}",
             f"{differs} since batch {found.last} was committed: its source would read files again, or leave some out",
         )
@@ -205,16 +205,16 @@ def _begun_logs_are_damaged(found: Found) -> bool:
     return any(True for _ in _source_log_faults(found, found.begun.logs, found.begun.logs))
 
 
-def _begun_fault(found: Found) -> Refusal | None:
+def _begun_fault(found: Found) -> Disagreement | None:
     """A sink has received a batch that cannot be repeated."""
     if not found.hands_on:
         return None
     handed = f"batch {found.running} was handed to a sink, and may not be repeated with other records"
     if _is_witnessed(found) and found.begun is not None:
         for name, differs in _source_log_faults(found, found.begun.logs, found.begun.logs):
-            return Refusal(f"spark/sources/{name}", f"{differs} since batch {found.running} was begun: {handed}")
+            return Disagreement(f"spark/sources/{name}", f"{differs} since batch {found.running} was begun: {handed}")
     elif found.begun_is_damaged and found.running in found.offsets and not are_offsets(found.offsets[found.running]):
-        return Refusal(f"spark/offsets/{found.running}", f"cannot be read, nor can springtide/begun.json: {handed}")
+        return Disagreement(f"spark/offsets/{found.running}", f"cannot be read, nor can springtide/begun.json: {handed}")
     return None
 
 

@@ -126,7 +126,7 @@ class BatchRunner:
         return max(0.0, report.plan.trigger_s - (time.monotonic() - begun))
 
     def _process(self, frame: DataFrame, batch: int) -> BatchReport:
-        """The exactly-once protocol. After a crash at any line Spark repeats the batch, and the result is the same.
+        """The exactly-once protocol. After a crash at any line Spark repeats the batch, and only step 5 can take effect twice.
 
         1. The offsets of the batch are noted, so that a repetition reads the same records.
         2. The plan is fixed before anything runs, so that a repetition routes and sheds the same records.

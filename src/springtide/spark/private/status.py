@@ -15,7 +15,7 @@ from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.streaming import StreamingQuery
 
 
-class Job(NamedTuple):
+class SparkJob(NamedTuple):
     """A job of a query: seconds since 1970, and the numbers of its stages."""
 
     submitted: float
@@ -56,7 +56,7 @@ class QueryLook:
     def jobs(self) -> list[int]:
         return sorted(self._tracker.getJobIdsForGroup(self._group))
 
-    def job(self, number: int) -> Job | None:
+    def job(self, number: int) -> SparkJob | None:
         """A job; None if the store does not have it, or not any more."""
         try:
             job = self._store.job(number)
@@ -66,7 +66,7 @@ class QueryLook:
         if not begun.isDefined():
             return None
         completed = done.get().getTime() / 1000 if done.isDefined() else None
-        return Job(begun.get().getTime() / 1000, completed, tuple(self._java(job.stageIds())))
+        return SparkJob(begun.get().getTime() / 1000, completed, tuple(self._java(job.stageIds())))
 
     def stage(self, number: int) -> list[tuple[tuple[int, int], int, float]]:
         """For every attempt that ran: the numbers of stage and attempt, the number of tasks, and their total seconds."""
