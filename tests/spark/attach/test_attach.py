@@ -44,9 +44,9 @@ from springtide.spark.attach import entry, options
 from springtide.spark.attach.advice import advise
 from springtide.spark.attach.attachment import Attachment
 from springtide.spark.attach.batches import (
-    Batch,
+    BatchStage,
     Limit,
-    Stage,
+    QueryBatch,
     Use,
     from_progress,
     learned_limit,
@@ -115,13 +115,13 @@ def test_what_kafka_holds_back_is_the_difference_of_the_offsets() -> None:
 
 
 def test_useful_slots_are_those_of_the_stage_where_the_work_is() -> None:
-    assert useful_slots([Stage(6, 3.0)]) == 6
-    assert useful_slots([Stage(1, 3.0)]) == 1
+    assert useful_slots([BatchStage(6, 3.0)]) == 6
+    assert useful_slots([BatchStage(1, 3.0)]) == 1
     # 2 tasks of 5 s, and 200 small ones of 2 s in all: 5 + 2/n s, at best 5.01; within a twentieth (5.2605) from n = 8 on
-    assert useful_slots([Stage(2, 10.0), Stage(200, 2.0)]) == 8
+    assert useful_slots([BatchStage(2, 10.0), BatchStage(200, 2.0)]) == 8
     # the longest of 10 tasks takes 4 s of 6.7 in all, the median 0.3: 2 slots finish as soon as 10 do
-    assert useful_slots([Stage(10, 6.7, longest_s=4.0, median_s=0.3)]) == 2
-    assert useful_slots([]) is None and useful_slots([Stage(4, 0.0)]) is None
+    assert useful_slots([BatchStage(10, 6.7, longest_s=4.0, median_s=0.3)]) == 2
+    assert useful_slots([]) is None and useful_slots([BatchStage(4, 0.0)]) is None
 
 
 def test_a_limit_is_learned_when_there_were_slots_to_spare_and_forgotten_when_a_batch_can_use_more() -> None:
@@ -147,7 +147,7 @@ def test_a_limit_learned_at_little_work_is_forgotten_at_twice_as_much() -> None:
     st.lists(st.tuples(st.integers(1, 40), st.floats(0.01, 50), st.floats(0, 20), st.floats(0.01, 5)), min_size=1, max_size=5)
 )
 def test_more_slots_than_useful_shorten_nothing_by_more_than_a_twentieth(parts: list[tuple[int, float, float, float]]) -> None:
-    stages = [Stage(tasks, work, min(longest, work), median) for tasks, work, longest, median in parts]
+    stages = [BatchStage(tasks, work, min(longest, work), median) for tasks, work, longest, median in parts]
     useful = useful_slots(stages)
     assert useful is not None and 1 <= useful <= max(stage.tasks for stage in stages)
 
@@ -166,12 +166,14 @@ def test_the_time_in_jobs_counts_what_overlaps_once() -> None:
 # ---- snapshots
 
 
-def batch(number: int, second: float, took: float, rows: int, **more: Any) -> Batch:
+def batch(number: int, second: float, took: float, rows: int, **more: Any) -> QueryBatch:
     """One stage of 4 tasks that worked for 2 s, unless told otherwise."""
-    return Batch(number, T0 + second, took, rows, **{"unread": 0, "stages": (Stage(4, 2.0),), "in_jobs_s": took / 2, **more})
+    return QueryBatch(
+        number, T0 + second, took, rows, **{"unread": 0, "stages": (BatchStage(4, 2.0),), "in_jobs_s": took / 2, **more}
+    )
 
 
-def shot(batches: list[Batch], **more: Any) -> Snapshot:
+def shot(batches: list[QueryBatch], **more: Any) -> Snapshot:
     known: dict[str, Any] = {
         "at": 9.0, "degree": 4, "there": 2, "limit": None, "trigger_s": 0.0, "target_s": 60.0, "most": 8, "starting_s": 5.0
     }  # fmt: skip
@@ -256,7 +258,7 @@ def test_a_batch_counts_with_the_slots_that_were_there_while_it_ran() -> None:
 # ---- advice
 
 
-def told(batches: list[Batch], most: int = 6, target_s: float = 2.0, fixed: float = 0.0) -> dict[str, str]:
+def told(batches: list[QueryBatch], most: int = 6, target_s: float = 2.0, fixed: float = 0.0) -> dict[str, str]:
     return {one.kind: one.text for one in advise(batches, most, target_s, fixed)}
 
 
@@ -268,8 +270,8 @@ def test_nothing_is_told_of_batches_that_scale() -> None:
 @pytest.mark.parametrize(
     ("kind", "more", "numbers"),
     [
-        ("skew", {"stages": (Stage(8, 3.0, longest_s=1.7, median_s=0.2),)}, ("8 tasks", "1.70 s", "0.20 s")),
-        ("partitions", {"stages": (Stage(1, 1.5), Stage(200, 0.5))}, ("1.50 s", "2.00 s", "minPartitions")),
+        ("skew", {"stages": (BatchStage(8, 3.0, longest_s=1.7, median_s=0.2),)}, ("8 tasks", "1.70 s", "0.20 s")),
+        ("partitions", {"stages": (BatchStage(1, 1.5), BatchStage(200, 0.5))}, ("1.50 s", "2.00 s", "minPartitions")),
         ("driver", {"in_jobs_s": 0.6}, ("1.40 s", "2.00 s", "longer trigger")),
         ("state", {"state_partitions": 4}, ("4 partitions", "6 slots", "spark.sql.shuffle.partitions")),
     ],
@@ -289,9 +291,9 @@ def test_what_is_near_a_bound_is_not_told() -> None:
     def plain(**more: Any) -> dict[str, str]:
         return told([batch(n, 3 * n, 2, 100, **{"in_jobs_s": 1.8, **more}) for n in range(5)])
 
-    assert plain(stages=(Stage(8, 3.0, longest_s=1.7, median_s=0.6),)) == {}  # 2.8 times the median
-    assert plain(stages=(Stage(8, 0.6, longest_s=0.4, median_s=0.02),)) == {}  # a fifth of the batch
-    assert plain(stages=(Stage(2, 1.5),)) == {} and plain(stages=(Stage(1, 0.4), Stage(200, 0.5))) == {}
+    assert plain(stages=(BatchStage(8, 3.0, longest_s=1.7, median_s=0.6),)) == {}  # 2.8 times the median
+    assert plain(stages=(BatchStage(8, 0.6, longest_s=0.4, median_s=0.02),)) == {}  # a fifth of the batch
+    assert plain(stages=(BatchStage(2, 1.5),)) == {} and plain(stages=(BatchStage(1, 0.4), BatchStage(200, 0.5))) == {}
     assert plain(in_jobs_s=1.1) == {} and plain(in_jobs_s=None) == {} and plain(stages=None) == {}
     assert plain(state_partitions=6) == {}
 
@@ -401,7 +403,7 @@ class MadeUpQuery:
     """A query whose batches are handed in."""
 
     name: str = "q"
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[QueryBatch] = field(default_factory=list)
     end: str | None = None
     quiet: bool = False
 
@@ -411,7 +413,7 @@ class MadeUpQuery:
     def ended(self) -> str | None:
         return self.end
 
-    def new_batches(self) -> list[Batch]:
+    def new_batches(self) -> list[QueryBatch]:
         taken, self.batches = self.batches, []
         return taken
 
@@ -645,15 +647,15 @@ def test_a_limit_of_little_load_does_not_hold_under_much() -> None:
     """Two files a batch on six slots, then hundreds, which Spark packs into as many partitions as there are slots."""
     world = World(there=6).warm()
     for _ in range(12):
-        world.step(stages=(Stage(2, 1.0),))
+        world.step(stages=(BatchStage(2, 1.0),))
     assert world.policy.seen[-1]["q"].limit == 2
     world.policy.degrees.append(2)
     for _ in range(15):
-        world.step(stages=(Stage(2, 1.0),))
+        world.step(stages=(BatchStage(2, 1.0),))
     assert len(world.names) == 2 and world.policy.seen[-1]["q"].limit == 2
-    world.step(stages=(Stage(2, 1.9),))
+    world.step(stages=(BatchStage(2, 1.9),))
     assert world.policy.seen[-1]["q"].limit == 2
-    world.step(stages=(Stage(2, 2.0),))
+    world.step(stages=(BatchStage(2, 2.0),))
     assert world.policy.seen[-1]["q"].limit is None
 
 
@@ -951,7 +953,7 @@ def test_real_policies_ask_for_more_under_load_and_let_go_after_it(policy: str) 
         for _ in range(60):
             slots = max(1, len(world.names))
             took = min(3.0, 0.2 + load * 0.002 / slots)
-            world.query.batches.append(batch(world.number, world.now - T0, took, load, stages=(Stage(24, load * 0.002),)))
+            world.query.batches.append(batch(world.number, world.now - T0, took, load, stages=(BatchStage(24, load * 0.002),)))
             world.number, world.now = world.number + 1, world.now + 1.0
             world.attachment.cycle()
         counts.append(len(world.names))

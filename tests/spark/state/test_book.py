@@ -18,12 +18,12 @@ from processors.state_machine import SECOND, Machine
 from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.spark.shared.report import Report
-from springtide.spark.state.book import KEPT_COMMITS, StateBook
-from springtide.spark.state.catalog import FEW, Catalog, File, Run
+from springtide.spark.state.book import RETAINED_COMMITS, StateBook
+from springtide.spark.state.catalog import FEW, Catalog, File, SegmentRun
 from springtide.spark.state.compact import merge
-from springtide.spark.state.declared import kept_of
+from springtide.spark.state.declared import layout_of
 from springtide.spark.state.receipt import StateReceipt
-from springtide.spark.state.store import place_of
+from springtide.spark.state.store import store_of
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ def plain() -> st.Topology:
 
 
 def book_of(topology: st.Topology, folder: Path, manifest: Any = None, epoch: int = 1) -> StateBook:
-    kept = {o.name: kept_of(topology, o, str(folder), "secret") for o in topology.stateful}
-    for one in kept.values():
-        place_of(one.folder).prepare()
+    layout = {o.name: layout_of(topology, o, str(folder), "secret") for o in topology.stateful}
+    for one in layout.values():
+        store_of(one.folder).prepare()
 
     def merged(operator: str, names: Sequence[str], target: str, oldest: bool, now: int) -> Mapping[str, Any]:
-        return merge(kept[operator], names, target, oldest, now)
+        return merge(layout[operator], names, target, oldest, now)
 
-    return StateBook(topology, kept, epoch, manifest, merged)
+    return StateBook(topology, layout, epoch, manifest, merged)
 
 
 def task(state: Sequence[StateReceipt] = (), **times: int) -> Report:
@@ -144,7 +144,7 @@ def test_runs_are_merged_and_what_nobody_needs_is_removed(tmp_path: Path) -> Non
     in_flight = {path for path in there if "-m" in path and path not in catalog.names}
     assert catalog.names <= there
     assert there <= catalog.names | waiting | in_flight
-    assert len(book._unneeded) == KEPT_COMMITS
+    assert len(book._unneeded) == RETAINED_COMMITS
     machine.catalog = catalog
     assert {row["key.key"]: row["state.count"] for row in machine.rows()} == dict.fromkeys(range(5), 12)
     assert catalog.keys == 5
@@ -172,7 +172,7 @@ def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: l
     topology = source("s").key_by("key").stateful(Count, shards=4, ttl="12s").to(st.sink.discard()).named("t")
     with tempfile.TemporaryDirectory() as folder:
         book, machine = book_of(topology, Path(folder)), Machine.of(topology, Path(folder))
-        reader = Machine(replace(machine.kept, ttl_us=None))  # sees also what could be let go
+        reader = Machine(replace(machine.layout, ttl_us=None))  # sees also what could be let go
         for keys, passed, waits, damaged in batches:
             if damaged:
                 damage(book, Path(folder))
@@ -263,7 +263,7 @@ def test_reports_tell_what_moved(tmp_path: Path) -> None:
 
 
 def catalog(*sizes: int) -> Catalog:
-    return Catalog(tuple(Run(i, i, (File(f"f{i}", size, 1),)) for i, size in enumerate(sizes)))
+    return Catalog(tuple(SegmentRun(i, i, (File(f"f{i}", size, 1),)) for i, size in enumerate(sizes)))
 
 
 def test_merges_are_of_the_newest_runs_that_are_not_much_larger_than_those_after_them() -> None:

@@ -35,11 +35,11 @@ from springtide.spark.state import compact, files, piles, segment, values
 from springtide.spark.state import reading as readings
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
-from springtide.spark.state.declared import declarations, kept_in, kept_of
+from springtide.spark.state.declared import declarations, layout_of, layouts_in
 from springtide.spark.state.exporting import exported
-from springtide.spark.state.reading import held_in, reading
+from springtide.spark.state.reading import reading, stored_states
 from springtide.spark.state.seeding import seeded
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 
 AT = datetime.datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=datetime.UTC)
 
@@ -134,7 +134,7 @@ class Case:
         self.checkpoint.release()
         (operator,) = made.stateful
         self.name = operator.name
-        self.machine = Machine(kept_of(made, operator, self.checkpoint.state_root(), secret))
+        self.machine = Machine(layout_of(made, operator, self.checkpoint.state_root(), secret))
         seed = self.checkpoint.recall(SEED)
         if seed is not None:
             self.machine.catalog = Catalog.from_json(seed[self.name])
@@ -245,7 +245,7 @@ def test_groups_of_shards_give_the_same_rows(case: Case, monkeypatch: pytest.Mon
 
 
 def test_a_run_that_goes_on_takes_nothing_away(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, folder = case.state(), Path(case.machine.kept.folder)
+    expected, folder = case.state(), Path(case.machine.layout.folder)
     with reading(case.root, "keep") as state:
         for file in folder.glob("*.state"):  # as after a merge and some commits
             file.unlink()
@@ -256,34 +256,34 @@ def test_a_file_that_was_merged_before_it_was_opened_is_looked_for_in_a_newer_ma
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     expected, seen = case.state(), []
-    old = [Path(case.machine.kept.folder) / name for name in case.machine.files]
-    plain = readings.held_of
+    old = [Path(case.machine.layout.folder) / name for name in case.machine.files]
+    plain = readings.stored_state
 
     def merging_then(checkpoint: Path, operator: str) -> Any:
-        held = plain(checkpoint, operator)
-        seen.append(held)
+        stored = plain(checkpoint, operator)
+        seen.append(stored)
         if len(seen) == 1:
             case.machine.merge(2)
             case.run()
             for file in old:
                 file.unlink()
-        return held
+        return stored
 
-    monkeypatch.setattr(readings, "held_of", merging_then)
+    monkeypatch.setattr(readings, "stored_state", merging_then)
     assert by_key(read_rows(case.root)) == expected
     assert len(seen) == 2
 
 
 def test_a_file_that_is_lost_is_named(case: Case) -> None:
     name = case.machine.files[0]
-    (Path(case.machine.kept.folder) / name).unlink()
+    (Path(case.machine.layout.folder) / name).unlink()
     with pytest.raises(CheckpointError, match=f"{name} is damaged: it is gone"):
         read_rows(case.root)
     invoked("show", case.root, code=2)
 
 
 def test_a_file_that_was_changed_is_named(case: Case) -> None:
-    path = Path(case.machine.kept.folder) / case.machine.files[0]
+    path = Path(case.machine.layout.folder) / case.machine.files[0]
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
@@ -296,7 +296,7 @@ def merged(case: Case) -> Path:
     case.machine.merge(2)
     case.run(Event("r1", 1, 7))
     (run,) = (run for run in case.machine.catalog.runs if run.before)
-    return Path(case.machine.kept.folder) / run.files[0].name
+    return Path(case.machine.layout.folder) / run.files[0].name
 
 
 def cut(path: Path) -> None:
@@ -333,7 +333,7 @@ def test_what_a_damaged_file_was_merged_from_is_read_instead(
 def test_what_cannot_be_read_instead_is_named_too(case: Case, damaging: Any) -> None:
     path = merged(case)
     (run,) = (run for run in case.machine.catalog.runs if run.before)
-    other = Path(case.machine.kept.folder) / run.before[-1].files[0].name
+    other = Path(case.machine.layout.folder) / run.before[-1].files[0].name
     cut(path)
     damaging(other)
     with pytest.raises(CheckpointError, match=rf"state file {other} is damaged") as error:
@@ -344,7 +344,7 @@ def test_what_cannot_be_read_instead_is_named_too(case: Case, damaging: Any) -> 
 def test_files_of_an_older_declaration_are_not_read_instead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     case = Case(tmp_path / "c", topology(Flat))
     case.run(Event("a", 1, 1), Event("b", 1, 2))
-    case.machine.kept = begun(case.root, topology(Later, migrate=later))
+    case.machine.layout = begun(case.root, topology(Later, migrate=later))
     case.run(Event("a", 1, 5))
     path = merged(case)
     scratched(path)
@@ -379,7 +379,7 @@ def test_variables_of_an_older_declaration_stand_beside_those_of_now(tmp_path: P
     case.run(Event("a", 1, 1), Event("a", 2, 2))
     (operator,) = (changed := topology(Later, key=("day",), migrate=later)).stateful
     secret = case.checkpoint.keep_state(declarations(changed))
-    case.machine.kept = kept_of(changed, operator, str(case.checkpoint.state_folder()), secret)
+    case.machine.layout = layout_of(changed, operator, str(case.checkpoint.state_folder()), secret)
     case.run(Event("a", 2, 5))
     rows = {row["key.day"]: row for row in read_rows(case.root)}
     assert [rows[day]["state.total"] for day in (1, 2)] == [1, 2]
@@ -388,7 +388,7 @@ def test_variables_of_an_older_declaration_stand_beside_those_of_now(tmp_path: P
     assert shown(case.root, "--key", 2)["state"] == {"total": 2, "more": "x"}
     (operator,) = (changed := topology(Otherwise, key=("day",), migrate=lambda old: {})).stateful
     secret = case.checkpoint.keep_state(declarations(changed))
-    case.machine.kept = kept_of(changed, operator, str(case.checkpoint.state_folder()), secret)
+    case.machine.layout = layout_of(changed, operator, str(case.checkpoint.state_folder()), secret)
     case.run(Event("a", 3, 5))
     with pytest.raises(CheckpointError, match=r"'keep': 'total' is string now, and int64 in .*let the run go on"):
         read_rows(case.root)
@@ -418,7 +418,7 @@ def test_timers_are_found_while_a_migration_to_other_types_goes_on(tmp_path: Pat
     """A bounded run asks for them at its end, when there are files of both declarations."""
     case = Case(tmp_path / "c", topology(Alarmed))
     case.run(Event("a", 1, 7), Event("b", 1, 5))
-    case.machine.kept = begun(case.root, topology(AlarmedLater, migrate=lambda old: {"total": float(old["total"])}))
+    case.machine.layout = begun(case.root, topology(AlarmedLater, migrate=lambda old: {"total": float(old["total"])}))
     case.run(Event("c", 1, 9))
     with reading(case.root, "keep") as state:
         assert state.timers()["event"] == {"keys": 3, "first": moment(5 * SECOND).isoformat()}
@@ -426,11 +426,11 @@ def test_timers_are_found_while_a_migration_to_other_types_goes_on(tmp_path: Pat
         read_rows(case.root)
 
 
-def begun(root: Path, made: Topology) -> Kept:
+def begun(root: Path, made: Topology) -> StateLayout:
     """What a driver does with state at its start."""
     (checkpoint := Checkpoint(root)).acquire(made)
     try:
-        return kept_in(checkpoint, made)["keep"]
+        return layouts_in(checkpoint, made)["keep"]
     finally:
         checkpoint.release()
 
@@ -449,7 +449,7 @@ def test_a_declaration_counts_once_something_was_written_with_it(tmp_path: Path)
         begun(case.root, later)
     with pytest.raises(CheckpointError, match=r"shards=8, but in checkpoint .* it has 16"):
         begun(case.root, topology(Later, shards=8))
-    assert dict(held_in(case.root)["keep"].variables).keys() == {"total", "label", "raw", "at"}
+    assert dict(stored_states(case.root)["keep"].variables).keys() == {"total", "label", "raw", "at"}
     begun(case.root, topology(Later, migrate=later))  # and no batch is committed
     begun(case.root, flat)
 
@@ -457,7 +457,7 @@ def test_a_declaration_counts_once_something_was_written_with_it(tmp_path: Path)
 def test_a_migration_stays_until_nothing_is_left_to_migrate(tmp_path: Path) -> None:
     case = Case(tmp_path / "c", topology(Flat))
     case.run(Event("a", 1, 1), Event("b", 1, 2))
-    case.machine.kept = begun(case.root, topology(Later, migrate=later))
+    case.machine.layout = begun(case.root, topology(Later, migrate=later))
     case.run(Event("a", 1, 5))
     with pytest.raises(
         CheckpointError, match=rf"declares {LATER}; .* has state of {FLAT}.*migrate=function\) while there is such state"
@@ -526,7 +526,7 @@ def test_what_a_ready_operator_computes_is_part_of_its_declaration(
     begun(tmp_path / "new", after)  # there is no state of the other
     case = Case(tmp_path / "c", before)
     row = {"route": "a", "at": AT, "v": 1, "w": 1, "x": 1.0, "s": "a", "window_start": AT, "window_end": AT}
-    case.machine.run([{name: row[name] for name in case.machine.kept.input.names}])
+    case.machine.run([{name: row[name] for name in case.machine.layout.input.names}])
     case.commit()
     for _ in range(2):
         with pytest.raises(CheckpointError, match=message):
@@ -572,7 +572,7 @@ def test_imported_state_is_of_a_declaration_too(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_left_to_those_who_need_it(case: Case) -> None:
     """It may be a merged one, which is mended."""
     begun(case.root, topology(Later, migrate=later))
-    path = Path(case.machine.kept.folder) / case.machine.files[0]
+    path = Path(case.machine.layout.folder) / case.machine.files[0]
     path.write_bytes(path.read_bytes()[:-1])
     begun(case.root, topology())
 
@@ -595,7 +595,7 @@ def test_show_tells_of_every_operator(case: Case) -> None:
     # 30 events, of which 0 and 21 are of the key (None, 0), 7 and 28 of (None, 1); the second batch forgets (r2, 2)
     assert told["keys"] == len(case.state()) == 30 - 2 - 1
     assert told["files"] == len(case.machine.files)
-    assert told["bytes"] == sum((Path(case.machine.kept.folder) / name).stat().st_size for name in case.machine.files)
+    assert told["bytes"] == sum((Path(case.machine.layout.folder) / name).stat().st_size for name in case.machine.files)
     assert (told["batch"], told["batches"], told["shards"], told["seeded"]) == (1, [0, 1], 16, False)
     assert told["key"] == [{"name": "route", "type": "string"}, {"name": "day", "type": "int64"}]
     assert {"name": "words", "type": "map<string, int64>"} in told["variables"]
@@ -727,7 +727,7 @@ def test_wrong_places_of_an_export_are_told(case: Case, tmp_path: Path) -> None:
 def test_an_export_that_fails_leaves_the_old_file(case: Case, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("old")
-    path = Path(case.machine.kept.folder) / case.machine.files[-1]
+    path = Path(case.machine.layout.folder) / case.machine.files[-1]
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
@@ -743,8 +743,8 @@ def test_state_larger_than_memory_is_piled(case: Case, tmp_path: Path, monkeypat
     monkeypatch.setattr(files, "BLOCK", 4)
     other = imported(topology(shards=40), file, tmp_path / "new")
     assert other.state() == case.state()
-    assert len(list(Path(other.machine.kept.folder).iterdir())) == 1 + 1  # the seed, and what Case.state merged
-    whole = segment.Segment(f"{other.machine.kept.folder}/{other.machine.files[0]}")
+    assert len(list(Path(other.machine.layout.folder).iterdir())) == 1 + 1  # the seed, and what Case.state merged
+    whole = segment.Segment(f"{other.machine.layout.folder}/{other.machine.files[0]}")
     hashes = [one for number in range(len(whole.chunks)) for one in whole.read(number).column(segment.HASH).to_pylist()]
     assert len(whole.chunks) > 3 and hashes == sorted(hashes)
 
@@ -763,28 +763,28 @@ def test_the_driver_begins_with_the_seed_until_a_batch_is_committed(tmp_path: Pa
     file.write_text(json.dumps(ROW))
     assert json.loads(invoked_import(made, file, root).stdout)["keys"] == 1
     case = Case(root, made)
-    kept = {"keep": case.machine.kept}
-    stray = Path(case.machine.kept.folder) / "00000000-000000-seed-stray.state"  # of an import that was killed
+    layout = {"keep": case.machine.layout}
+    stray = Path(case.machine.layout.folder) / "00000000-000000-seed-stray.state"  # of an import that was killed
     stray.write_bytes(b"")
 
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    book = StateBook(made, kept, 1, None, never, case.checkpoint.recall(SEED))
+    book = StateBook(made, layout, 1, None, never, case.checkpoint.recall(SEED))
     (name,) = book.versions(0)["keep"]["files"]
     assert (name,) == case.machine.files and book.catalog("keep").keys == 1
-    assert [path.name for path in Path(case.machine.kept.folder).iterdir()] == [name]
+    assert [path.name for path in Path(case.machine.layout.folder).iterdir()] == [name]
     case.run(Event("a", 1, 2), Event("b", 1, 2))
     assert {row["key.route"]: row["state.total"] for row in read_rows(root)} == {"a": 7, "b": 2}
     book.close()
-    book = StateBook(made, kept, 2, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED))
+    book = StateBook(made, layout, 2, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED))
     assert tuple(book.versions(0)["keep"]["files"]) == case.machine.files
     case.machine.merge(2)
     case.run(Event("a", 1, 1))
     case.machine.catalog = replace(case.machine.catalog, runs=tuple(replace(r, before=()) for r in case.machine.catalog.runs))
     case.run(Event("a", 1, 1))
-    StateBook(made, kept, 3, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED)).close()
-    assert not (Path(case.machine.kept.folder) / name).exists()  # nobody needs it any more
+    StateBook(made, layout, 3, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED)).close()
+    assert not (Path(case.machine.layout.folder) / name).exists()  # nobody needs it any more
     book.close()
     assert {row["key.route"]: row["state.total"] for row in read_rows(root)} == {"a": 9, "b": 2}
 
@@ -918,10 +918,10 @@ def test_a_checkpoint_with_batches_or_in_use_is_refused(case: Case, tmp_path: Pa
     file, busy = tmp_path / "x.parquet", tmp_path / "busy"
     exported(case.root, "keep", file)
     assert "has batches already" in invoked_import(topology(), file, case.root, code=2).stderr
-    held = Checkpoint(busy)
-    held.acquire(topology())
+    stored = Checkpoint(busy)
+    stored.acquire(topology())
     assert "is in use by" in invoked_import(topology(), file, busy, code=2).stderr
-    held.release()
+    stored.release()
     (busy / "spark" / "offsets").mkdir(parents=True)
     (busy / "spark" / "offsets" / "0").write_text("v1")  # begun, and not committed
     assert "has batches already" in invoked_import(topology(), file, busy, code=2).stderr
@@ -1063,7 +1063,7 @@ def test_several_operators_are_seeded_one_after_the_other(tmp_path: Path) -> Non
     root = tmp_path / "c"
     seeded(made, "once", tmp_path / "once.csv", root, 0, accept_recount=True)
     seeded(made, "keep", tmp_path / "keep.json", root, 0, accept_recount=True)
-    assert {name: held.catalog.keys for name, held in held_in(root).items()} == {"once": 2, "keep": 1}
+    assert {name: stored.catalog.keys for name, stored in stored_states(root).items()} == {"once": 2, "keep": 1}
     assert "of which operator? Name one of once, keep" in invoked("show", root, "--key", "a", code=2).stderr
     assert shown(root, "once", "--key", "a")["found"] is True
     assert {one["operator"]: one["keys"] for one in shown(root)["operators"]} == {"once": 2, "keep": 1}

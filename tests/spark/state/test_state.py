@@ -20,7 +20,7 @@ from crash.job import fixed_limit
 from springtide import running
 from springtide.errors import CheckpointError, RunError
 from springtide.record.folder import RunFolder
-from springtide.spark.state.reading import held_of, reading
+from springtide.spark.state.reading import reading, stored_state
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -185,8 +185,8 @@ def test_a_damaged_merge_is_mended_from_what_it_was_made_of(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     go(spark, totals(3_000), tmp_path, batches=14)
-    held = held_of(tmp_path / "checkpoint", "totals")
-    merged = next(Path(held.place) / run.files[0].name for run in held.catalog.runs if run.before)
+    stored = stored_state(tmp_path / "checkpoint", "totals")
+    merged = next(Path(stored.place) / run.files[0].name for run in stored.catalog.runs if run.before)
     whole = merged.read_bytes()
     merged.write_bytes(whole[:90] + bytes([whole[90] ^ 255]) + whole[91:])
     with caplog.at_level(logging.WARNING):

@@ -79,10 +79,10 @@ def test_of_a_key_that_is_gone_nothing_is_handed_on(tmp_path: Path) -> None:
     tested = machine(trips().key_by("route").stateful(Once), tmp_path)
     tested.run([trip("a", 5), trip("b", 6)], width=1)
     tested.run([trip("a", 0), trip("b", 7)], width=1)  # as a key is before its first record
-    segments = [segment.Segment(f"{tested.kept.folder}/{name}") for name in tested.files]
+    segments = [segment.Segment(f"{tested.layout.folder}/{name}") for name in tested.files]
     wanted = tested.arriving([trip(key) for key in "abc"])
-    every, first, _ = lookup.distinct(*tested.kept.identities(wanted), tested.kept.keys(wanted))
-    rows, known = lookup.newest(segments, every, tested.kept.schema, tested.kept.fitted)
+    every, first, _ = lookup.distinct(*tested.layout.identities(wanted), tested.layout.keys(wanted))
+    rows, known = lookup.newest(segments, every, tested.layout.schema, tested.layout.fitted)
     found = {"abc"[place]: (row["state.n"], row["key.route"]) for place, row in zip(first, rows.to_pylist(), strict=True)}
     assert found == {"a": (None, None), "b": (7, "b"), "c": (None, None)}
     assert {"abc"[place] for place in first[known]} == {"b"}
@@ -323,7 +323,7 @@ def test_a_function_that_fails_as_a_whole_is_named_with_its_fault(tmp_path: Path
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("by\nnothing")
 
-    monkeypatch.setattr(type(tested.kept.function), "step", broken)
+    monkeypatch.setattr(type(tested.layout.function), "step", broken)
     with pytest.raises(RunError, match="operator 'counted' failed on its keys as a whole: ZeroDivisionError: by nothing"):
         tested.run([trip()])
     assert list((tmp_path / "counted").iterdir()) == []

@@ -22,7 +22,7 @@ def stream(
 ) -> DataFrame:
     """The generated stream: the columns of ``schema``, then ``CREATED``, the creation time in µs since 1970.
 
-    ``t0`` is when the schedule starts, in seconds since 1970. ``control`` is the file that ``Control.write``
+    ``t0`` is when the schedule starts, in seconds since 1970. ``control`` is the file that ``SourceControl.write``
     writes while the query runs; the rate is put into a file beside it.
     """
     ship_loaded_modules()
