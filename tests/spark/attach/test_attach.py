@@ -168,7 +168,7 @@ def test_the_time_in_jobs_counts_what_overlaps_once() -> None:
 
 
 def batch(number: int, second: float, took: float, rows: int, **more: Any) -> QueryBatch:
-    """One stage of 4 tasks that worked for 2 s, unless told otherwise."""
+    """One stage of 4 tasks that worked for 2 s, unless given otherwise."""
     return QueryBatch(
         number, T0 + second, took, rows, **{"unread": 0, "stages": (BatchStage(4, 2.0),), "in_jobs_s": took / 2, **more}
     )
@@ -216,7 +216,7 @@ def test_latency_is_the_wait_for_the_batch_and_the_batch() -> None:
     # nothing came for 100 s: a record starts a batch at once, after the trigger interval of 1 s at most
     quiet = latency([batch(1, 0, 0.2, 9), batch(2, 100, 3, 100)], trigger_s=1.0)
     assert quiet is not None and quiet.mean == 3500.0
-    # 500 are held back by a source that is read at 100 in 2 s: 10 s more
+    # 500 are unread in a source that is read at 100 in 2 s: 10 s more
     behind = latency([batch(1, 0, 2, 9), batch(2, 2, 3, 100, unread=500)], trigger_s=0.0)
     assert behind is not None and behind.mean == 14000.0
     assert latency([batch(1, 0, 2, 9), batch(2, 2, 3, 0)], trigger_s=0.0) is None
@@ -259,13 +259,13 @@ def test_a_batch_counts_with_the_slots_that_were_there_while_it_ran() -> None:
 # ---- advice
 
 
-def told(batches: list[QueryBatch], most: int = 6, target_s: float = 2.0, fixed: float = 0.0) -> dict[str, str]:
+def advised(batches: list[QueryBatch], most: int = 6, target_s: float = 2.0, fixed: float = 0.0) -> dict[str, str]:
     return {one.kind: one.text for one in advise(batches, most, target_s, fixed)}
 
 
-def test_nothing_is_told_of_batches_that_scale() -> None:
-    assert told([batch(n, 3 * n, 2, 100, in_jobs_s=1.8) for n in range(5)]) == {}
-    assert told([]) == {}
+def test_nothing_is_advised_for_batches_that_scale() -> None:
+    assert advised([batch(n, 3 * n, 2, 100, in_jobs_s=1.8) for n in range(5)]) == {}
+    assert advised([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -279,18 +279,18 @@ def test_nothing_is_told_of_batches_that_scale() -> None:
 )
 def test_each_kind_of_advice_has_its_numbers(kind: str, more: dict[str, Any], numbers: tuple[str, ...]) -> None:
     plain = {"in_jobs_s": 1.8, **more}
-    found = told([batch(n, 3 * n, 2, 100, **plain) for n in range(3)])
+    found = advised([batch(n, 3 * n, 2, 100, **plain) for n in range(3)])
     assert list(found) == [kind]
     assert all(number in found[kind] for number in numbers), found[kind]
-    assert told([batch(n, 3 * n, 2, 100, **plain) for n in range(2)]) == {}  # twice may be chance
+    assert advised([batch(n, 3 * n, 2, 100, **plain) for n in range(2)]) == {}  # twice may be chance
     mixed = [batch(n, 3 * n, 2, 100, **(plain if n < 2 else {"in_jobs_s": 1.8})) for n in range(5)]
-    assert told(mixed) == {}
-    assert told([batch(n, 3 * n, 2, 100, **plain) for n in range(3)], target_s=60.0) == {}  # nobody waits for 2 s of 60
+    assert advised(mixed) == {}
+    assert advised([batch(n, 3 * n, 2, 100, **plain) for n in range(3)], target_s=60.0) == {}  # nobody waits for 2 s of 60
 
 
-def test_what_is_near_a_bound_is_not_told() -> None:
+def test_what_is_near_a_bound_is_not_reported() -> None:
     def plain(**more: Any) -> dict[str, str]:
-        return told([batch(n, 3 * n, 2, 100, **{"in_jobs_s": 1.8, **more}) for n in range(5)])
+        return advised([batch(n, 3 * n, 2, 100, **{"in_jobs_s": 1.8, **more}) for n in range(5)])
 
     assert plain(stages=(BatchStage(8, 3.0, longest_s=1.7, median_s=0.6),)) == {}  # 2.8 times the median
     assert plain(stages=(BatchStage(8, 0.6, longest_s=0.4, median_s=0.02),)) == {}  # a fifth of the batch
@@ -299,11 +299,11 @@ def test_what_is_near_a_bound_is_not_told() -> None:
     assert plain(state_partitions=6) == {}
 
 
-def test_a_target_out_of_reach_is_told() -> None:
+def test_a_target_out_of_reach_is_reported() -> None:
     # 1.5 · 1.6 = 2.4 s is more than 2
     fine = [batch(n, 3 * n, 2, 100, in_jobs_s=1.9) for n in range(3)]
-    assert list(told(fine, fixed=1.6)) == ["target"] and "2.40 s" in told(fine, fixed=1.6)["target"]
-    assert told(fine, fixed=1.3) == {}
+    assert list(advised(fine, fixed=1.6)) == ["target"] and "2.40 s" in advised(fine, fixed=1.6)["target"]
+    assert advised(fine, fixed=1.3) == {}
 
 
 # ---- options
@@ -363,9 +363,9 @@ def test_policies_that_cannot_be_asked_are_refused() -> None:
         springtide.run(tweets.topology(), policy="clairvoyant", grouping="none")  # which is refused later, before Spark starts
 
 
-@pytest.mark.parametrize(("word", "told"), [("Yes", True), (" ON ", True), ("1", True), ("Off", False), ("no", False)])
-def test_yes_and_no_are_what_they_are_for_parameters(word: str, told: bool) -> None:
-    assert options.read({"spark.springtide.dry-run": word}, {}).dry_run is told
+@pytest.mark.parametrize(("word", "expected"), [("Yes", True), (" ON ", True), ("1", True), ("Off", False), ("no", False)])
+def test_yes_and_no_are_what_they_are_for_parameters(word: str, expected: bool) -> None:
+    assert options.read({"spark.springtide.dry-run": word}, {}).dry_run is expected
 
 
 # ---- refusals that need no Spark
@@ -424,7 +424,7 @@ class MadeUpQuery:
 
 @dataclass(frozen=True)
 class Wants:
-    """A policy that wants what it is told to, and keeps what it saw."""
+    """A policy that requests a given number, and stores its snapshots."""
 
     name: ClassVar[str] = "wants"
     degrees: list[int] = field(default_factory=list)
@@ -502,7 +502,7 @@ def test_executors_follow_what_the_policy_wants() -> None:
     world.step()
     assert len(world.names) == 6
     world.step()
-    world.step()  # wants 2; four too many are kept for as long as a start takes
+    world.step()  # wants 2; four too many stay as long as a start takes
     assert len(world.names) == 6 and world.attachment.wanted == 2
     for _ in range(20):
         world.step()
@@ -518,7 +518,7 @@ def test_degrees_are_slots_and_executors_have_several() -> None:
     assert world.cluster.asked == [8]  # no more than may be
 
 
-def test_snapshots_tell_what_was_granted_and_what_is_there() -> None:
+def test_snapshots_have_granted_and_available_slots() -> None:
     world = World(6).warm()
     world.step()
     world.step(rows=300)
@@ -561,7 +561,7 @@ def test_time_begins_at_the_first_batch_that_is_seen_where_others_were_missed() 
 
 
 @dataclass
-class Told:
+class SparkStatus:
     """What Spark tells of a query: its status, and its progress and jobs as its status store knows them."""
 
     documents: list[dict[str, Any]] = field(default_factory=list)
@@ -586,29 +586,29 @@ class Told:
         return [((number, 0), 1, 2.0)]
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[World, Told]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[World, SparkStatus]:
     """A world whose query is read from what Spark tells; three batches of 1 s each were seen."""
-    told = Told()
-    monkeypatch.setattr(status, "QueryLook", lambda *_: told)
+    spark = SparkStatus()
+    monkeypatch.setattr(status, "QueryLook", lambda *_: spark)
     world = World()
-    world.attachment._plans.query = SparkQuery(told, None)
+    world.attachment._plans.query = SparkQuery(spark, None)
     for number in range(COLD_BATCHES + 1):
-        told.documents.append(document(number, number, 1000))
-        told.known[number] = Job(T0 + number, T0 + number + 0.5, (number,))
+        spark.documents.append(document(number, number, 1000))
+        spark.known[number] = Job(T0 + number, T0 + number + 0.5, (number,))
         world.now = T0 + number + 1
         world.attachment.cycle()
     assert not world.policy.seen
-    return world, told
+    return world, spark
 
 
-def test_a_batch_that_is_held_back_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deferred_batch_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """600 records came in the 6 s from 2 to 8, in a batch whose job the status store does not know of at first."""
-    world, told = watched(monkeypatch)
-    told.documents.append(document(3, 8.0, 1000))
+    world, spark = watched(monkeypatch)
+    spark.documents.append(document(3, 8.0, 1000))
     world.now = T0 + 9
     world.attachment.cycle()
     assert not world.policy.seen
-    told.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
+    spark.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
     world.now = T0 + 10
     world.attachment.cycle()
     (found,) = world.policy.seen
@@ -619,16 +619,16 @@ def test_a_batch_that_is_held_back_is_no_idle_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_that_ends_while_it_is_looked_for_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, told = watched(monkeypatch)
-    told.status["isTriggerActive"] = True
+    world, spark = watched(monkeypatch)
+    spark.status["isTriggerActive"] = True
 
     def ends() -> None:
-        told.status = {"isDataAvailable": False, "isTriggerActive": False}
-        told.documents.append(document(3, 8.0, 1000))
-        told.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
-        told.after_progress = lambda: None
+        spark.status = {"isDataAvailable": False, "isTriggerActive": False}
+        spark.documents.append(document(3, 8.0, 1000))
+        spark.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
+        spark.after_progress = lambda: None
 
-    told.after_progress = ends
+    spark.after_progress = ends
     world.now = T0 + 9
     world.attachment.cycle()
     assert not world.policy.seen
@@ -728,7 +728,7 @@ def test_what_two_policies_leave_as_it_is_is_added_up() -> None:
     assert world.cluster.asked == [8]
 
 
-def test_a_policy_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_policy_that_fails_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World(-1, -1, 6).warm()
     world.step()
     world.step()
@@ -737,7 +737,7 @@ def test_a_policy_that_fails_changes_nothing_and_is_told_once(caplog: pytest.Log
     assert world.cluster.asked == [6]
 
 
-def test_advice_is_logged_once_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_advice_is_logged_once_and_retained(caplog: pytest.LogCaptureFixture) -> None:
     world = World().warm()
     for _ in range(6):
         world.step(in_jobs_s=0.1)
@@ -829,7 +829,7 @@ def test_executors_that_come_after_the_attachment_are_the_applications_own(waves
     assert world.cluster.asked == []  # nothing was changed, and a cluster that was asked for a number brings no more
 
 
-def test_detach_asks_for_those_that_came_after_the_attachment_too() -> None:
+def test_detach_requests_executors_that_came_after_the_attachment_too() -> None:
     world = World(most=None, there=1).warm()
     for _ in range(5):
         world.cluster.add()
@@ -914,7 +914,7 @@ def test_who_attaches_again_counts_neither_those_that_leave_nor_forgets_those_to
     assert len(fewer.names) == 1 and fewer.executors.own() == 4
 
 
-def test_those_whom_the_cluster_did_not_let_go_at_the_end_are_let_go_again_by_the_next() -> None:
+def test_executors_not_released_at_the_end_are_released_again_by_the_next() -> None:
     world = World(6, kind=Slow).warm()
     for _ in range(5):
         world.step()
@@ -944,7 +944,7 @@ def test_an_application_can_be_attached_to_again() -> None:
 
 
 @pytest.mark.parametrize("policy", ["tide", "ds2", "flink", "spark-ratio", "threshold", "queueing"])
-def test_real_policies_ask_for_more_under_load_and_let_go_after_it(policy: str) -> None:
+def test_real_policies_scale_out_under_load_and_in_after_it(policy: str) -> None:
     """300 then 3,000 then 0 records a second of 2 ms each: 0.6 slots of work, then 6, then none."""
     settings = {"scaling_interval": 5} if policy == "spark-ratio" else {}
     world = World(starting_s=2.0, most=12, policy=chosen(policy, settings, (), ["q"]).policy)

@@ -377,9 +377,9 @@ def test_reports_tell_what_was_moved_also_by_merges(tmp_path: Path, on_node: Cal
     manifest = run_batches(book, machine, 1)  # has a merge of all files begun, and waits for it
     files = [file for run in manifest["state"]["count"]["runs"] for file in run[2]]
     assert book._merging and len(files) == FEW
-    told = StateReceipt("count", 0, cache_hits=1, cache_misses=10, fetched_bytes=1_000)
-    book.committed(book.after(FEW, [task([told])]))
-    second, third = (book.reports(Plan({}, 1, {}, shards={"count": (0,) * 4}), [task([told])])["count"] for _ in range(2))
+    reported = StateReceipt("count", 0, cache_hits=1, cache_misses=10, fetched_bytes=1_000)
+    book.committed(book.after(FEW, [task([reported])]))
+    second, third = (book.reports(Plan({}, 1, {}, shards={"count": (0,) * 4}), [task([reported])])["count"] for _ in range(2))
     # the batch on "b" has fetched the files, which are small; the merge found them, and its own: an index and a chunk of each
     assert (second.cache_hits, second.cache_misses, second.fetched_bytes) == (1 + 2 * FEW, 10, 1_000)
     assert third.cache_hits == 1
@@ -421,7 +421,7 @@ def test_secrets_are_refused_and_not_repeated(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ("/mnt/state", r"state='/mnt/state': a path is not allowed; .*file:///folder"),
         (
@@ -433,8 +433,8 @@ def test_secrets_are_refused_and_not_repeated(given: str) -> None:
         ("s3:///a", "no bucket or container is named; write s3://NAME/folder"),
     ],
 )
-def test_places_that_cannot_be_are_told(given: str, told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_places_that_cannot_be_are_reported(given: str, reported: str) -> None:
+    with pytest.raises(OptionError, match=reported):
         checked(given)
 
 
@@ -510,9 +510,9 @@ def test_state_is_imported_shown_and_exported_there(tmp_path: Path, on_node: Cal
         return json.loads(done.stdout)
 
     uri = (tmp_path / "remote").as_uri()
-    told = invoked("import", f"{job}:t", "count", rows, "--checkpoint", tmp_path / "c", "--state", uri, "--json",
+    reported = invoked("import", f"{job}:t", "count", rows, "--checkpoint", tmp_path / "c", "--state", uri, "--json",
                    "--accept-recount")  # fmt: skip
-    assert told["keys"] == 4 and not (tmp_path / "c" / "springtide" / "state").exists()
+    assert reported["keys"] == 4 and not (tmp_path / "c" / "springtide" / "state").exists()
     (shown,) = invoked("show", tmp_path / "c", "--json")["operators"]
     stored = stored_state(tmp_path / "c", "count")
     assert shown["location"] == stored.place and stored.place.startswith(f"{uri}/") and shown["keys"] == 4
@@ -555,8 +555,8 @@ def test_state_lies_in_s3(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     there = {info.base_name for info in s3.get_file_info(FileSelector(folder)) if info.is_file}
     assert stored.catalog.names <= there and stored.place.startswith("s3://bucket/state/")
     assert not (tmp_path / "checkpoint" / "springtide" / "state").exists()
-    told = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file())
-    assert "hush" not in told
+    reported = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file())
+    assert "hush" not in reported
     damaged = stored.catalog.runs[0].files[0].name
     with s3.open_output_stream(f"{folder}/{damaged}") as file:
         file.write(b"torn")
@@ -568,7 +568,7 @@ def test_state_lies_in_s3(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         list(state.rows())
 
 
-def test_a_bucket_that_is_not_there_is_told(s3: Any) -> None:
+def test_a_bucket_that_is_not_there_is_reported(s3: Any) -> None:
     with pytest.raises(OptionError, match=r"state='s3://nobody/a' cannot be written to: .*bucket"):
         check_writable("s3://nobody/a")
     check_writable("s3://bucket/a")
@@ -587,17 +587,17 @@ def main(folder: Path) -> None:
 
     vars(execution)["ReadLimit"] = fixed_limit(100)
     session: Any = sessions.create(sessions.local_master(2), "state-in-s3")
-    told = []
+    reported = []
     endings: list[dict[str, Any]] = [{"batches": 12}, {}]
     for ending in endings:
         result = st.run(
             totals(3_000), target="60s", max_slots=2, policy="static", settings={"degree": 2}, spark=session,
             runs=folder / "runs", checkpoint=folder / "checkpoint", state="s3a://bucket/state" if ending else None, **ending,
         )  # fmt: skip
-        told.append([vars(batch.state["totals"]) for batch in RunFolder.open(result.folder).batches()])
+        reported.append([vars(batch.state["totals"]) for batch in RunFolder.open(result.folder).batches()])
         shutil.rmtree(cache.node_folder())
     session.stop()
-    print(json.dumps(told))
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     total: int
 
 
@@ -76,7 +76,7 @@ class Everything(st.Processor):
     halves = st.map_of(int, float)
     place = st.value(Place)
 
-    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
         for record in records:
             if record.number < 0:
                 state.clear()
@@ -91,10 +91,10 @@ class Everything(st.Processor):
             state.halves[record.number] = record.number / 2
             state.place = Place("here", AT, ["a", str(record.number)])
             state.set_timer(moment(record.number * SECOND))
-        yield Told(state.total)
+        yield Reported(state.total)
 
-    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Told]:
-        yield Told(-1)
+    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Reported]:
+        yield Reported(-1)
 
 
 class Flat(st.Processor):
@@ -103,10 +103,10 @@ class Flat(st.Processor):
     raw = st.value(bytes)
     at = st.value(datetime.datetime)
 
-    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
         state.total += sum(record.number for record in records)
         state.label, state.raw, state.at = f'x"{state.total}', b"\x00\xff", AT
-        yield Told(state.total)
+        yield Reported(state.total)
 
 
 def source() -> st.Stream:
@@ -218,9 +218,9 @@ def test_exported_rows_are_what_a_dict_has(tmp_path_factory: Any, batches: list[
         with pytest.raises(OptionError, match="no state yet"):
             exported(case.root, "keep", file)
         return
-    told = exported(case.root, "keep", file)
+    reported = exported(case.root, "keep", file)
     rows = pq.read_table(file).to_pylist() if suffix == ".parquet" else list(map(json.loads, file.read_text().splitlines()))
-    assert told["keys"] == len(rows) == len(model)
+    assert reported["keys"] == len(rows) == len(model)
     assert {(row["key.route"], row["key.day"]): row["state.numbers"] for row in rows} == model
     for row in rows:
         numbers = row["state.numbers"]
@@ -362,9 +362,9 @@ class Later(st.Processor):
     total = st.value(int, default=0)
     more = st.value(str)
 
-    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
         state.more = "x"
-        yield Told(0)
+        yield Reported(0)
 
 
 def later(flat: dict[str, Any]) -> dict[str, Any]:
@@ -399,13 +399,13 @@ class Alarmed(st.Processor):
 
     total = st.value(int, default=0)
 
-    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
         state.total += len(records)
         state.set_timer(moment(records[-1].number * SECOND))
-        yield Told(1)
+        yield Reported(1)
 
-    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Told]:
-        yield Told(-1)
+    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Reported]:
+        yield Reported(-1)
 
 
 class AlarmedLater(Alarmed):
@@ -591,18 +591,18 @@ def test_reading_needs_no_spark(case: Case) -> None:
 
 
 def test_show_tells_of_every_operator(case: Case) -> None:
-    (told,) = shown(case.root)["operators"]
+    (reported,) = shown(case.root)["operators"]
     # 30 events, of which 0 and 21 are of the key (None, 0), 7 and 28 of (None, 1); the second batch forgets (r2, 2)
-    assert told["keys"] == len(case.state()) == 30 - 2 - 1
-    assert told["files"] == len(case.machine.files)
-    assert told["bytes"] == sum((Path(case.machine.layout.folder) / name).stat().st_size for name in case.machine.files)
-    assert (told["batch"], told["batches"], told["shards"], told["seeded"]) == (1, [0, 1], 16, False)
-    assert told["key"] == [{"name": "route", "type": "string"}, {"name": "day", "type": "int64"}]
-    assert {"name": "words", "type": "map<string, int64>"} in told["variables"]
-    assert told["timers"] == {
-        "event": {"keys": told["keys"], "first": "1970-01-01T00:00:00+00:00"}, "processing": {"keys": 0, "first": None},
+    assert reported["keys"] == len(case.state()) == 30 - 2 - 1
+    assert reported["files"] == len(case.machine.files)
+    assert reported["bytes"] == sum((Path(case.machine.layout.folder) / name).stat().st_size for name in case.machine.files)
+    assert (reported["batch"], reported["batches"], reported["shards"], reported["seeded"]) == (1, [0, 1], 16, False)
+    assert reported["key"] == [{"name": "route", "type": "string"}, {"name": "day", "type": "int64"}]
+    assert {"name": "words", "type": "map<string, int64>"} in reported["variables"]
+    assert reported["timers"] == {
+        "event": {"keys": reported["keys"], "first": "1970-01-01T00:00:00+00:00"}, "processing": {"keys": 0, "first": None},
     }  # fmt: skip
-    assert told["watermark"] is None
+    assert reported["watermark"] is None
     for arguments in ((case.root,), (case.root, "keep")):
         text = invoked("show", *arguments).stdout
         assert "keep" in text and "map<string, int64>" in text and "0 to 1" in text
@@ -613,9 +613,13 @@ def test_either_order_is_understood(case: Case) -> None:
 
 
 def test_a_key_is_found_by_all_its_columns(case: Case) -> None:
-    told = shown(case.root, "keep", "--key", "r1", "--key", "1")
-    assert (told["found"], told["key"], told["written"]) == (True, {"route": "r1", "day": 1}, "1970-01-01T00:00:02+00:00")
-    state = told["state"]
+    reported = shown(case.root, "keep", "--key", "r1", "--key", "1")
+    assert (reported["found"], reported["key"], reported["written"]) == (
+        True,
+        {"route": "r1", "day": 1},
+        "1970-01-01T00:00:02+00:00",
+    )
+    state = reported["state"]
     assert (state["total"], state["numbers"], state["words"]) == (101, [1, 100], {"w1": 1, "w100": 100})
     assert (state["at"], state["raw"]) == ("2024-05-06T07:08:09.123556+00:00", "ZA==")
     assert state["halves"] == [[1, 0.5], [100, 50.0]]
@@ -646,12 +650,12 @@ def test_every_key_is_found_in_its_shard(case: Case) -> None:
         (["--key", "r1", "--key", "x"], "--key: column 'day': 'x' came, wanted int64"),
     ],
 )
-def test_wrong_use_of_show_is_told(case: Case, arguments: list[str], message: str) -> None:
+def test_wrong_use_of_show_is_reported(case: Case, arguments: list[str], message: str) -> None:
     result = invoked("show", case.root, *arguments, code=2)
     assert re.search(message, result.stderr.replace("\n", " ")), result.stderr
 
 
-def test_a_folder_without_state_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_state_is_reported(tmp_path: Path) -> None:
     assert "is not a run's folder" in invoked("show", tmp_path, code=2).stderr
     plain = source().to(st.sink.discard()).named("plain")
     (checkpoint := Checkpoint(tmp_path / "c")).acquire(plain)
@@ -663,8 +667,8 @@ def test_a_run_folder_names_its_checkpoint_and_tells_the_watermark(case: Case, t
     run = RunFolder.create(tmp_path / "runs", "t", 0.0)
     run.write_run({"checkpoint": str(case.root)})
     assert shown(run.path)["operators"] == shown(case.root)["operators"]
-    told = {"keep": StateReport(1, 1, 1, 0, 0, 0, 0, 0.0, 0.0, 0, 1, watermark=SECOND)}
-    report = BatchReport(0, 1, Plan(degrees={}, slots=1, widths={}), 0.0, 1.0, 0, 0, 0, (), {}, state=told)
+    reported = {"keep": StateReport(1, 1, 1, 0, 0, 0, 0, 0.0, 0.0, 0, 1, watermark=SECOND)}
+    report = BatchReport(0, 1, Plan(degrees={}, slots=1, widths={}), 0.0, 1.0, 0, 0, 0, (), {}, state=reported)
     run.batch(replace(report, state={}))
     assert shown(run.path)["operators"][0]["watermark"] is None
     run.batch(replace(report, batch=1))
@@ -719,7 +723,7 @@ def test_csv_cannot_hold_what_is_nested(case: Case, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_wrong_places_of_an_export_are_told(case: Case, tmp_path: Path) -> None:
+def test_wrong_places_of_an_export_are_reported(case: Case, tmp_path: Path) -> None:
     assert "end in one of .parquet, .json, .csv" in invoked("export", case.root, "keep", tmp_path / "x.txt", code=2).stderr
     assert "cannot be written" in invoked("export", case.root, "keep", tmp_path / "no" / "x.json", code=2).stderr
 
@@ -817,7 +821,9 @@ HEADER = ",".join(ROW)
         ({"key.route": ...}, "line 2: column 'key.route' is missing, wanted string"),
     ],
 )
-def test_wrong_rows_of_json_are_told_before_anything_is_changed(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_wrong_rows_of_json_are_refused_before_anything_is_changed(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     file, root = tmp_path / "x.json", tmp_path / "new"
     row = {name: value for name, value in {**ROW, "key.route": "b", **change}.items() if value is not ...}
     file.write_text(json.dumps(ROW) + "\n" + json.dumps(row) + "\n")
@@ -827,7 +833,7 @@ def test_wrong_rows_of_json_are_told_before_anything_is_changed(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("line", "message"), [("{", "line 1: not JSON"), ("[]", "line 1: list came, wanted an object")])
-def test_what_is_no_json_is_told(tmp_path: Path, line: str, message: str) -> None:
+def test_what_is_no_json_is_reported(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "x.json").write_text(line)
     with pytest.raises(OptionError, match=message):
         seeded(topology(Flat), "keep", tmp_path / "x.json", tmp_path / "new", 0)
@@ -845,7 +851,7 @@ def test_what_is_no_json_is_told(tmp_path: Path, line: str, message: str) -> Non
         ({"other": pa.array([1])}, "column 'other' came, which is not of the operator's state"),
     ],
 )
-def test_wrong_columns_of_parquet_are_told(tmp_path: Path, change: dict[str, pa.Array], message: str) -> None:
+def test_wrong_columns_of_parquet_are_reported(tmp_path: Path, change: dict[str, pa.Array], message: str) -> None:
     file, root = tmp_path / "x.parquet", tmp_path / "new"
     pq.write_table(pa.table({**foreign(), **change}), file)
     with pytest.raises(OptionError, match=message):
@@ -878,7 +884,7 @@ def test_what_another_program_wrote_is_taken(tmp_path: Path) -> None:
     assert (row["state.total"], row["state.numbers"], row["state._event_due"]) == (12, [1, 2, 7], 7 * SECOND)
 
 
-def test_a_wrong_csv_is_told(tmp_path: Path) -> None:
+def test_a_wrong_csv_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     for text, message in (
         (f"{HEADER}\na,1,five,,,\n", "column 'state.total': .*'five'.* int64"),
@@ -941,15 +947,15 @@ def refusal(made: Topology, file: Path, root: Path) -> str:
 def test_state_whose_records_would_be_counted_again_is_refused_unless_that_is_accepted(tmp_path: Path) -> None:
     case, file, root = Case(tmp_path / "c", topology()), tmp_path / "x.parquet", tmp_path / "new"
     case.run(Event("a", 1, 9))
-    told = exported(case.root, "keep", file)
+    reported = exported(case.root, "keep", file)
     identity = (case.checkpoint.recall("topology") or {})["id"]
-    assert told["origin"] == {"checkpoint": identity, "batch": 0, "sources": {"source": 5_000}}
+    assert reported["origin"] == {"checkpoint": identity, "batch": 0, "sources": {"source": 5_000}}
     message = refusal(topology(), file, root)
     assert f"state of batch 0 of checkpoint {identity}, when source 'source' had committed 5,000 records. A new" in message
     assert "those records are counted again" in message and "--accept-recount" in message
     assert "had committed 5,000 records" in invoked_import(topology(), file, root, code=2, recount=False).stderr
     assert not root.exists()
-    assert seeded(topology(), "keep", file, root, 0, accept_recount=True)["origin"] == told["origin"]
+    assert seeded(topology(), "keep", file, root, 0, accept_recount=True)["origin"] == reported["origin"]
     exported(root, "keep", file)  # what was imported, and has had no batch since, is still of those records
     assert f"state of batch 0 of checkpoint {identity}" in refusal(topology(), file, tmp_path / "third")
 
@@ -1039,8 +1045,8 @@ def test_windows_close_though_the_file_does_not_say_when(tmp_path: Path) -> None
     other = imported(made, tmp_path / "x.json", tmp_path / "new")
     assert shown(other.root)["operators"][0]["timers"]["event"]["first"] == end
     assert shown(other.root, "--key", "a", "--key", start, "--key", end)["state"] == {"n.0": 3, "_close": 10 * SECOND}
-    (told,) = other.machine.run([], watermark=10 * SECOND)
-    assert (told["route"], told["n"]) == ("a", 3)
+    (reported,) = other.machine.run([], watermark=10 * SECOND)
+    assert (reported["route"], reported["n"]) == ("a", 3)
 
 
 def test_an_operator_without_variables_has_keys(tmp_path: Path) -> None:
@@ -1069,7 +1075,7 @@ def test_several_operators_are_seeded_one_after_the_other(tmp_path: Path) -> Non
     assert {one["operator"]: one["keys"] for one in shown(root)["operators"]} == {"once": 2, "keep": 1}
 
 
-def test_parts_of_a_dataclass_that_may_not_be_null_are_held_to_it(tmp_path: Path) -> None:
+def test_parts_of_a_dataclass_that_may_not_be_null_are_checked(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Spot:
         name: str
@@ -1078,8 +1084,8 @@ def test_parts_of_a_dataclass_that_may_not_be_null_are_held_to_it(tmp_path: Path
     class Spots(st.Processor):
         spot = st.value(Spot)
 
-        def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
-            yield Told(0)
+        def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
+            yield Reported(0)
 
     file, made = tmp_path / "x.json", topology(Spots, key=("day",))
     for spot, message in (
@@ -1139,12 +1145,12 @@ def test_a_typed_key_is_read_by_its_type(text: str, kind: pa.DataType, value: An
     [("1.5", pa.int64()), ("", pa.int64()), ("x", pa.bool_()), ("2024-05-06T07:08:09", pa.timestamp("us", "UTC")),
      ("300", pa.int8()), ("[1", pa.list_(pa.int64())), ('["a"]', pa.list_(pa.int64()))],
 )  # fmt: skip
-def test_a_typed_key_that_does_not_fit_is_told(text: str, kind: pa.DataType) -> None:
+def test_a_typed_key_that_does_not_fit_is_reported(text: str, kind: pa.DataType) -> None:
     with pytest.raises(values.Misfit, match=f"{re.escape(repr(text))} came, wanted {re.escape(str(kind))}"):
         values.parsed(text, kind)
 
 
-def test_a_type_without_a_form_in_json_is_told() -> None:
+def test_a_type_without_a_form_in_json_is_reported() -> None:
     for code in (values.encoder, values.decoder):
         with pytest.raises(OptionError, match=r"timestamp\[ns\] has no form in JSON here; .* \.parquet"):
             code(pa.timestamp("ns"))

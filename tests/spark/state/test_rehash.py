@@ -89,9 +89,9 @@ def hashings(checkpoint: Checkpoint) -> set[str]:
 
 def test_the_keys_of_an_earlier_version_are_read_as_a_whole_and_not_looked_up(folder: Path) -> None:
     assert all_counts(folder / "checkpoint") == expected(RECORDED)
-    told = " ".join(shown(folder, "by_name", "name 3", code=2).split())
-    assert "its keys were hashed by another version of Springtide" in told
-    assert "Run the topology once with this checkpoint" in told
+    reported = " ".join(shown(folder, "by_name", "name 3", code=2).split())
+    assert "its keys were hashed by another version of Springtide" in reported
+    assert "Run the topology once with this checkpoint" in reported
 
 
 def test_the_state_of_an_earlier_version_is_rewritten_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -111,11 +111,11 @@ def test_a_file_that_was_changed_is_tried_again_and_so_is_a_copy(tmp_path: Path)
     path, copy = tmp_path / "a.state", tmp_path / "b.state"
     written(path, rows(spread_hashes(200)))
     shutil.copy2(path, copy)  # with its time and its attributes
-    told = path.stat()
+    status = path.stat()
     with copy.open("r+b") as file:
         file.seek(5_000)
         file.write(b"\x00\x01\x02")
-    os.utime(copy, ns=(told.st_atime_ns, told.st_mtime_ns))
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
     flipped(path)
     for damaged in (path, copy):
         with pytest.raises(Damage, match=r"the checksum of chunk 0, shards 0 to 15, is wrong"):
@@ -148,7 +148,7 @@ def test_what_stays_mapped_is_bounded_and_the_longest_unused_goes_first(
     assert segments[1].look(0) is not layout[1], "and this one was not looked at for longest"
 
 
-def test_segments_that_the_state_no_longer_has_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_obsolete_segments_are_unmapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new, elsewhere = (written(tmp_path / name, rows(spread_hashes(10))) for name in ("old", "new", "elsewhere"))
     elsewhere.path = "/another/operator/elsewhere"
     chunks = [one.look(0) if one is not elsewhere else segment._mapped_chunks.of(one) for one in (old, new, elsewhere)]

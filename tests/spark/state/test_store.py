@@ -75,16 +75,16 @@ def rows_of(events: list[Event]) -> list[dict[str, Any]]:
 
 
 def expected(model: dict[str, list[int]], events: list[Event]) -> list[tuple[str, int]]:
-    """The same with a dict; what each key is told."""
-    told = []
+    """The same with a dict; the output of each key."""
+    reported = []
     for key in dict.fromkeys(event.key for event in events):
         numbers = model.setdefault(key, [])
         for event in (event for event in events if event.key == key):
             numbers[:] = [] if event.number < 0 else [*numbers, event.number]
-        told.append((key, sum(numbers)))
+        reported.append((key, sum(numbers)))
         if not numbers:
             del model[key]
-    return sorted(told)
+    return sorted(reported)
 
 
 def as_stored(model: dict[str, list[int]]) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def test_random_plans_crashes_and_retries_leave_what_a_dict_has(tmp_path_factory
         if fate == "retried":  # both wrote the same; the second counts
             assert machine.attempt(rows_of(batch), owner, width)[1] == output
             receipts, output = machine.attempt(rows_of(batch), owner, width)
-        told = sorted((row["key"], row["total"]) for row in output)
-        assert told == expected(model, batch)
+        reported = sorted((row["key"], row["total"]) for row in output)
+        assert reported == expected(model, batch)
         machine.commit(receipts)
         if fate == "merge":
             machine.merge(seed % (len(machine.catalog.runs) + 1))

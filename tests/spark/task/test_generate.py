@@ -174,7 +174,7 @@ def test_the_read_limit_changes_from_batch_to_batch(tmp_path: Path) -> None:
     assert made.latest(37) == 1000
 
 
-def test_sparks_own_limit_is_kept_too(tmp_path: Path) -> None:
+def test_sparks_own_limit_applies_too(tmp_path: Path) -> None:
     """The smaller of two limits holds; a trigger that demands all there is gets it."""
     made = bench(tmp_path)
     made.clock.seconds = 100.0
@@ -309,7 +309,7 @@ def _faults(make: Callable[[Draw], Any]) -> str:
     return str(caught.value)
 
 
-def test_a_function_that_raises_is_told_with_the_record() -> None:
+def test_a_function_that_raises_is_reported_with_the_record() -> None:
     def broken(draw: Draw) -> Trip:
         if draw.index == 13:
             raise ValueError("no more trips")
@@ -329,7 +329,7 @@ def test_a_function_that_raises_is_told_with_the_record() -> None:
         ({"id": 1, "fare": 1.0}, "route"),
     ],
 )
-def test_a_record_that_does_not_fit_is_told_with_its_index(wrong: object, fault: str) -> None:
+def test_a_record_that_does_not_fit_is_reported_with_its_index(wrong: object, fault: str) -> None:
     message = _faults(lambda draw: wrong if draw.index in (15, 17) else trip(draw))
     assert "record 15 does not fit its schema" in message
     assert fault in message
@@ -522,7 +522,7 @@ def test_a_batch_has_no_more_than_the_source_allows(tmp_path: Path) -> None:
     actuator = SourceActuator(checkpoint, topology)
     for limit, expected in ((100, (30, 50)), (40, (20, 20)), (None, (30, None))):
         actuator.apply(Plan({}, 1, {}, limit))
-        told = [json.loads(checkpoint.source_control(name).read_text())["read_limit"] for name in ("a", "b")]
-        assert tuple(told) == expected
+        limits = [json.loads(checkpoint.source_control(name).read_text())["read_limit"] for name in ("a", "b")]
+        assert tuple(limits) == expected
     with pytest.raises(OptionError, match="max_records=0 is not allowed"):
         springtide.source.generate(trip, rate=1, max_records=0)

@@ -246,7 +246,7 @@ class StateBook:
         try:
             newest = newest_by_group(self._stores[name].segments(names), self._layouts[name].shards, _identities)
             return replace(catalog, keys=sum(rows.column(GONE).false_count for rows in newest))
-        except CheckpointError:  # another file is damaged; whoever reads it reports it, and a restore counts again
+        except CheckpointError:  # another file is damaged, too: its readers report it, and its restore counts again
             return catalog
 
     def _marks(self) -> set[str]:

@@ -89,7 +89,7 @@ class Cache:
         self._own = self._all / hashlib.blake2b(uri.encode(), digest_size=10).hexdigest()
         self._writing = self._own / WRITING
         self._writing.mkdir(parents=True, exist_ok=True)
-        self._used(self._own)
+        self.used()
 
     def writing(self, name: str) -> Path:
         """The local file to which a segment is written before its upload."""
@@ -138,14 +138,10 @@ class Cache:
         with contextlib.suppress(OSError):
             self._piece(name, piece).unlink(missing_ok=True)
 
-    def used(self, name: str) -> None:
-        """Record the time of a segment's last use."""
-        self._used(self._own / name)
-
-    @staticmethod
-    def _used(folder: Path) -> None:
+    def used(self, name: str = "") -> None:
+        """Record the time of the last use of a segment, or of the cache."""
         with contextlib.suppress(OSError):
-            os.utime(folder)
+            os.utime(self._own / name)
 
     def tidy(self, needed: Collection[str]) -> None:
         """Remove segments that are not needed and have not been used for a while."""

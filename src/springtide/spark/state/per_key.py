@@ -30,7 +30,7 @@ class PerKey:
         self, processor: Processor, record: type, readers: Mapping[str, Reader], output: pa.Schema, made: type | None
     ) -> None:
         self._processor, self._record, self._known_readers = processor, record, readers
-        self._output, self._made = output, made
+        self._output, self._made = output, made or object
         self._declared = processor.declared
         name = type(processor).__name__
         types = {one: arrow_type(f"{name}.{one}", variable.hint()) for one, variable in self._declared.items()}
@@ -70,7 +70,7 @@ class PerKey:
                     group.before_call()
                     made += self._processed(keys[i], records[i], states[i])
                 output.append(made)
-            except BaseException as error:  # noqa: BLE001  whatever a user's function raises is the fate of the key's records
+            except BaseException as error:  # noqa: BLE001  any error of a user's function fails the key's records
                 failed[i] = error
                 output.append([])
             seconds[i] = time.perf_counter() - begin
@@ -122,10 +122,9 @@ class PerKey:
     def _checked(self, results: Iterable[Any] | None) -> list[Any]:
         made = [] if results is None else list(results)
         for record in made:
-            if self._made is not None and not isinstance(record, self._made):
-                raise TypeError(
-                    f"{type(self._processor).__name__} is to give {self._made.__name__}, got {type(record).__name__}"
-                )
+            if not isinstance(record, self._made):
+                names = (kind.__name__ for kind in (type(self._processor), self._made, type(record)))
+                raise TypeError("{} is to give {}, got {}".format(*names))
         return made
 
     def _states(self, group: Group) -> list[Any]:

@@ -30,7 +30,7 @@ from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.shared.hashing import hashing_mark, state_seeds
 from springtide.spark.shared.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.state.catalog import Catalog, SegmentRun
-from springtide.spark.state.compact import Fit, groups, newest_within
+from springtide.spark.state.compact import groups, newest_within
 from springtide.spark.state.declared import folder_of
 from springtide.spark.state.lookup import Identities, find
 from springtide.spark.state.per_key import NEXT
@@ -162,13 +162,11 @@ class Reading:
             return _widened(known, schema)
 
         for first, last in groups(self.segments, self.stored.shards):
-            rows = self._whole(lambda: self._newest(first, last, fitted))  # noqa: B023  called at once
+            shards = first, last, self.stored.shards
+            rows = self._whole(lambda: newest_within(self.segments, *shards, fitted))  # noqa: B023  called at once
             living = None if rows is None else rows.filter(pc.invert(rows.column(GONE)))
             if living is not None and living.num_rows:
                 yield living
-
-    def _newest(self, first: int, last: int, fitted: Fit) -> pa.RecordBatch | None:
-        return newest_within(self.segments, first, last, self.stored.shards, fitted)
 
     def _whole(self, read: Callable[[], Read]) -> Read:
         """Read; again from the files that a file was merged from if that is damaged."""

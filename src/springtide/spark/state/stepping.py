@@ -103,7 +103,7 @@ class StateLayout:
             migrated.append({} if gone else {**own, **self._migrated(row)})
         try:
             new = to_batch([{name: row.get(name) for name in variables.names} for row in migrated], variables)
-        except Exception as error:  # whatever a user's function returned, and Arrow raises for it
+        except Exception as error:  # any value of a user's function, any error of Arrow
             raise RunError(f"operator {self.operator!r}: what migrate returned does not fit: {_one_line(error)}") from error
         own = rows.select([name for name in self.schema.names if not name.startswith(STATE)])
         return pa.RecordBatch.from_arrays([*own.columns, *new.columns], schema=self.schema)

@@ -100,7 +100,7 @@ def store_of(folder: str) -> SegmentStore:
 
 
 class SegmentStore(Protocol):
-    """Stores segments. ``slow``: removing files takes long, so nobody should wait for it."""
+    """Stores segments. ``slow``: removing files takes long and should happen in the background."""
 
     slow: bool
 

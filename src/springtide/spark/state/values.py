@@ -38,7 +38,7 @@ def encoder(kind: pa.DataType) -> Coder:
 
 def _encoder(kind: pa.DataType) -> Coder:
     if _is.is_boolean(kind) or _is.is_integer(kind) or is_text(kind):
-        return _unchanged
+        return lambda value: value
     if _is.is_floating(kind):
         return lambda value: value if math.isfinite(value) else str(value)
     if _is_time(kind) or _is.is_date32(kind):
@@ -159,10 +159,6 @@ def _is_list(kind: pa.DataType) -> bool:
 def _is_time(kind: pa.DataType) -> bool:
     """Python's datetime cannot represent nanoseconds."""
     return bool(_is.is_timestamp(kind)) and kind.unit != "ns"
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 def _of(value: Any, wanted: Any, kind: pa.DataType) -> Any:

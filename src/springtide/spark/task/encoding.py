@@ -29,7 +29,7 @@ _UNITS_PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns":
 
 @dataclass(frozen=True)
 class Refusal:
-    """A record that a format cannot hold, and why."""
+    """A record that a format cannot represent, and the error."""
 
     record: dict[str, Any]
     error: Exception
@@ -45,10 +45,10 @@ class Encoded:
 
 
 def encoded(table: pa.Table, format: str) -> Encoded:
-    """The records of a table that the format can hold, and those that it cannot."""
+    """Encode the records that the format can represent, and refuse the others."""
     try:
         return Encoded(encode(table, format), table.num_rows)
-    except Exception:  # noqa: BLE001  whatever an encoder raises; if no record fails alone, it is raised again below
+    except Exception:  # noqa: BLE001  any error of an encoder; raised again below if no record fails alone
         faults = dict(_faults(table, format))
     good = table.take(pa.array([row for row in range(table.num_rows) if row not in faults], pa.int64()))
     refused = tuple(Refusal(readable_row(table.slice(row, 1)), error) for row, error in faults.items())

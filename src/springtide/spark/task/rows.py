@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -32,9 +33,7 @@ class Pick:
         self._consumer, self._schema = consumer, schema
 
     def __call__(self, elements: Any) -> Any:
-        for position, block in enumerate(elements):
-            if position % 2 == 0:  # keys
-                continue
+        for block in itertools.islice(elements, 1, None, 2):  # without keys
             header = blocks.parse(block)
             if header.kind is BlockKind.ROWS and header.consumer == self._consumer:
                 for row in blocks.records(block, self._schema).to_pylist():

@@ -49,7 +49,7 @@ class Stage:
             received.sort(key=lambda pair: pair[0])
             if node.layout is not None:
                 parts = [blocks.records(block, node.layout.arriving) for _, block in received]
-                records = pa.concat_batches(parts or [_nothing(node.layout.arriving)])
+                records = pa.concat_batches(parts or [pa.RecordBatch.from_pylist([], schema=node.layout.arriving)])
                 task.step(node, records, context.versions()[node.name])
             for _, block in received if node.layout is None else ():
                 task.take(node, Chunk(node.input_schema, batch=blocks.records(block, node.input_schema)))
@@ -69,7 +69,3 @@ class Stage:
     def _has_timers(self, node: Node | None) -> bool:
         """Whether a task has to run even without records, because its state may have due timers."""
         return node is not None and node.layout is not None and any(node.layout.timers)
-
-
-def _nothing(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
