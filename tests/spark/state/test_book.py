@@ -49,14 +49,14 @@ def plain() -> st.Topology:
 
 
 def book_of(topology: st.Topology, folder: Path, manifest: Any = None, epoch: int = 1) -> StateBook:
-    layout = {o.name: layout_of(topology, o, str(folder), "secret") for o in topology.stateful}
-    for one in layout.values():
-        store_of(one.folder).prepare()
+    layouts = {o.name: layout_of(topology, o, str(folder), "secret") for o in topology.stateful}
+    for layout in layouts.values():
+        store_of(layout.folder).prepare()
 
     def merged(operator: str, names: Sequence[str], target: str, oldest: bool, now: int) -> Mapping[str, Any]:
-        return merge(layout[operator], names, target, oldest, now)
+        return merge(layouts[operator], names, target, oldest, now)
 
-    return StateBook(topology, layout, epoch, manifest, merged)
+    return StateBook(topology, layouts, epoch, manifest, merged)
 
 
 def task(state: Sequence[StateReceipt] = (), **times: int) -> Report:

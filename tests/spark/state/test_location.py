@@ -329,12 +329,12 @@ def test_a_plain_folder_has_no_cache(tmp_path: Path, on_node: Callable[[str], Pa
 
 def book_at(folder: Path, manifest: Any = None, epoch: int = 1) -> tuple[StateBook, Machine]:
     topology = plain()
-    layout = {o.name: layout_of(topology, o, folder.as_uri(), "secret") for o in topology.stateful}
+    layouts = {o.name: layout_of(topology, o, folder.as_uri(), "secret") for o in topology.stateful}
 
     def merged(operator: str, names: Any, target: str, oldest: bool, now: int) -> Any:
-        return merge(layout[operator], names, target, oldest, now)
+        return merge(layouts[operator], names, target, oldest, now)
 
-    return StateBook(topology, layout, epoch, manifest, merged), Machine(layout["count"])
+    return StateBook(topology, layouts, epoch, manifest, merged), Machine(layouts["count"])
 
 
 def test_the_book_removes_sweeps_and_mends_there(tmp_path: Path, on_node: Callable[[str], Path]) -> None:

@@ -29,20 +29,20 @@ class Case:
         self.folder = folder / "state" / "count"
         self.folder.mkdir(parents=True)
         catalog = {"count": Catalog(runs, 1).to_json()} if runs else {}
-        held: Any = SimpleNamespace(
+        checkpoint: Any = SimpleNamespace(
             own=folder,
             last_manifest=lambda: {"batch": 1} if manifest else None,
             catalogs=lambda: catalog,
         )
-        self.checkpoint, self.layout = held, {"count": SimpleNamespace(folder=str(self.folder), operator="count")}
+        self.checkpoint, self.layouts = checkpoint, {"count": SimpleNamespace(folder=str(self.folder), operator="count")}
         for run in runs:
             for one in (run, *run.before):
                 for file in one.files:
                     (self.folder / file.name).write_bytes(bytes(file.bytes))
 
     def check(self) -> None:
-        layout: Any = self.layout
-        presence.check(self.checkpoint, layout)
+        layouts: Any = self.layouts
+        presence.check(self.checkpoint, layouts)
 
 
 @pytest.mark.parametrize("manifest", [True, False], ids=["a batch", "an import"])

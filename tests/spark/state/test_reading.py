@@ -767,27 +767,27 @@ def test_the_driver_begins_with_the_seed_until_a_batch_is_committed(tmp_path: Pa
     file.write_text(json.dumps(ROW))
     assert json.loads(invoked_import(made, file, root).stdout)["keys"] == 1
     case = Case(root, made)
-    layout = {"keep": case.machine.layout}
+    layouts = {"keep": case.machine.layout}
     stray = Path(case.machine.layout.folder) / "00000000-000000-seed-stray.state"  # of an import that was killed
     stray.write_bytes(b"")
 
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    book = StateBook(made, layout, 1, None, never, case.checkpoint.recall(SEED))
+    book = StateBook(made, layouts, 1, None, never, case.checkpoint.recall(SEED))
     (name,) = book.versions(0)["keep"]["files"]
     assert (name,) == case.machine.files and book.catalog("keep").keys == 1
     assert [path.name for path in Path(case.machine.layout.folder).iterdir()] == [name]
     case.run(Event("a", 1, 2), Event("b", 1, 2))
     assert {row["key.route"]: row["state.total"] for row in read_rows(root)} == {"a": 7, "b": 2}
     book.close()
-    book = StateBook(made, layout, 2, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED))
+    book = StateBook(made, layouts, 2, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED))
     assert tuple(book.versions(0)["keep"]["files"]) == case.machine.files
     case.machine.merge(2)
     case.run(Event("a", 1, 1))
     case.machine.catalog = replace(case.machine.catalog, runs=tuple(replace(r, before=()) for r in case.machine.catalog.runs))
     case.run(Event("a", 1, 1))
-    StateBook(made, layout, 3, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED)).close()
+    StateBook(made, layouts, 3, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED)).close()
     assert not (Path(case.machine.layout.folder) / name).exists()  # nobody needs it any more
     book.close()
     assert {row["key.route"]: row["state.total"] for row in read_rows(root)} == {"a": 9, "b": 2}

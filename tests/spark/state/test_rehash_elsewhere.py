@@ -51,14 +51,14 @@ def start(root: Path, made: Topology) -> dict[str, StateLayout]:
     checkpoint.acquire(made)
     try:
         checkpoint.next_epoch()
-        layout = layouts_in(checkpoint, made)
-        presence.check(checkpoint, layout)
-        rehash(checkpoint, layout)
+        layouts = layouts_in(checkpoint, made)
+        presence.check(checkpoint, layouts)
+        rehash(checkpoint, layouts)
         last = checkpoint.last_manifest()
-        StateBook(made, layout, checkpoint.epoch, last, merge_nothing, checkpoint.catalogs()).close()
+        StateBook(made, layouts, checkpoint.epoch, last, merge_nothing, checkpoint.catalogs()).close()
     finally:
         checkpoint.release()
-    return layout
+    return layouts
 
 
 def go_on(case: Case, layout: StateLayout) -> None:
