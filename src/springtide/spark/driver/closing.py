@@ -31,7 +31,7 @@ from springtide.spark.private.query import empty_like
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.per_key import NEXT
 from springtide.spark.state.reading import reading
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 from springtide.spark.task.context import BATCH_PROPERTY
 
 log = logging.getLogger("springtide.spark")
@@ -74,7 +74,7 @@ class Closed(NamedTuple):
 
 
 def close(
-    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, Kept], run: Callable[[int], bool], now_us: int,
+    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, StateLayout], run: Callable[[int], bool], now_us: int,
     stopped: Callable[[], bool],
 ) -> Closed:  # fmt: skip
     """Run batches without records until nothing is due.
@@ -144,7 +144,7 @@ def _warn(due: Sequence[str], root: Path, ran: int) -> None:
         )  # fmt: skip
 
 
-def waiting(checkpoint: Path, operator: str, layout: Kept, now_us: int) -> Open:
+def waiting(checkpoint: Path, operator: str, layout: StateLayout, now_us: int) -> Open:
     """The open windows and timers of an operator after the last batch. Reads all its state."""
     with reading(checkpoint, operator) as state:
         alarms = state.alarms(None if layout.ttl_us is None else now_us - layout.ttl_us)

@@ -22,7 +22,7 @@ def stream(
 ) -> DataFrame:
     """The generated stream: the columns of ``schema``, then ``CREATED``, the creation time in µs since 1970.
 
-    ``start`` is the document with the start of the schedule: see ``Start``. ``control`` is the file that ``Control.write``
+    ``start`` is the document with the schedule's start: see ``Start``. ``control`` is the file that ``SourceControl.write``
     writes while the query runs; the rate is written to a file beside it.
     """
     ship_loaded_modules()

@@ -29,7 +29,7 @@ from springtide.spark.shared.report import Report
 from springtide.spark.shared.shipping import Shipment, ship
 from springtide.spark.shared.stage_plan import StagePlan
 from springtide.spark.task.context import ASIDE_PROPERTY, STATE_PROPERTY
-from springtide.spark.task.entry import Entry, Port
+from springtide.spark.task.entry import EntryStage, Port
 from springtide.spark.task.merging import Merge
 from springtide.spark.task.rows import Onward, Pick
 from springtide.spark.task.stage import Stage
@@ -144,7 +144,7 @@ class Pipeline:
         """The routes for a stage: complete if its tasks route to the operator or own its shards, else only the key."""
         assert self._routes is not None
         nodes = self._program.nodes
-        complete = self._program.fed_from(level) | {number for number in self._program.levels[level] if nodes[number].kept}
+        complete = self._program.fed_from(level) | {number for number in self._program.levels[level] if nodes[number].layout}
         named = {node.number: self._routes[node.name] for node in nodes if node.name in self._routes}
         return {number: route if number in complete else Route(route.key) for number, route in named.items()}
 
@@ -161,7 +161,7 @@ class Pipeline:
         """A stage in which rows of a DataFrame enter the operators behind ``ports``."""
         function = self._once(
             ("entry", level, ports),
-            lambda: Entry(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports),
+            lambda: EntryStage(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports),
         )
         return self._stages.apply(self._stages.entry(frame), function)
 

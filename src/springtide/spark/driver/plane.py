@@ -37,7 +37,7 @@ from springtide.spark.shared import program as programs
 from springtide.spark.shared.hashing import routing_seed
 from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
-from springtide.spark.state.declared import kept_in
+from springtide.spark.state.declared import layouts_in
 from springtide.spark.state.rehash import rehash
 
 log = logging.getLogger("springtide.spark")
@@ -80,7 +80,7 @@ class BatchPlane:
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
-        self._layouts = kept_in(checkpoint, topology, state)
+        self._layouts = layouts_in(checkpoint, topology, state)
         presence.check(checkpoint, self._layouts)
         self._workers = Workers(checkpoint.own / "workers")
         seed = routing_seed(checkpoint.secret())
