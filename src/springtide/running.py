@@ -28,7 +28,7 @@ from springtide.control.loop import ControlLoop
 from springtide.control.monitor import Monitor
 from springtide.control.plane.remote import Patience, RemotePolicy
 from springtide.control.plane.spec import Spec, make
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.control.plans import Goals, Plans, World
 from springtide.control.routing import Routing
 from springtide.control.sharding import Sharding
@@ -128,7 +128,7 @@ def run(
     if stall_after_s <= 0:
         raise OptionError(f"stall_after={stall_after!r}: give a duration above 0, such as 60s")
     ending_s = None if duration is None else seconds(duration, "duration")
-    bounds = Bounds(max_slots)
+    bounds = SlotLimit(max_slots)
     sharder = named("shard", sharding) if isinstance(sharding, str) else sharding
     dynamic = _check_executors(executors, min_executors, max_slots)
     _need_spark()

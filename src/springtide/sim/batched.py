@@ -18,7 +18,7 @@ from springtide.control.intake import Intake
 from springtide.control.loop import ControlLoop
 from springtide.control.memory import MemoryCluster
 from springtide.control.monitor import Monitor
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.control.plans import Goals, Plans, World
 from springtide.control.routing import Routing
 from springtide.model.plan import Request
@@ -70,7 +70,7 @@ def run(setup: Setup) -> Outcome:
     keys = {operator.name: LEARNED_BY for operator in model.operators}
     routing = Routing(model.topology, setup.groupings, None, clock, wait=True, keys=keys)
     read_limit = None if setup.target_s is None else ReadLimit(setup.target_s)
-    goals = Goals(Bounds(setup.max_slots), setup.target_s, setup.trigger_s, setup.interval_s, setup.starting_s)
+    goals = Goals(SlotLimit(setup.max_slots), setup.target_s, setup.trigger_s, setup.interval_s, setup.starting_s)
     host = InThread(Starting(setup.policy or Unchanged(), setup.degrees))
     decider = Decider(host, record=journal.decision, clock=clock, seed=setup.seed, state=setup.learned)
     executors = Executors(clock, journal.decision, setup.grant)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from springtide.control.decider import Decider, InThread
 from springtide.control.executors import Executors
 from springtide.control.loop import ControlLoop
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.control.plans import Goals, Plans, World
 from springtide.sim.control import SimulatedCluster, Starting
 from springtide.sim.engine import Engine
@@ -47,7 +47,7 @@ def run(setup: Setup) -> Outcome:
 def _controlled(setup: Setup, cluster: SimulatedCluster, pause_s: float | None) -> tuple[ControlLoop, Decider]:
     """The control loop of a run, whose world is the simulated cluster."""
     topology, clock = setup.model.topology, cluster.clock
-    goals = Goals(Bounds(setup.max_slots), setup.target_s, 0.0, setup.interval_s, starting_s=setup.starting_s, pause_s=pause_s)
+    goals = Goals(SlotLimit(setup.max_slots), setup.target_s, 0.0, setup.interval_s, setup.starting_s, pause_s)
     assert setup.policy is not None
     host = InThread(Starting(setup.policy, setup.degrees))
     decider = Decider(host, record=cluster.decision, clock=clock, seed=setup.seed, state=setup.learned)

@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 
 from springtide.apps.lines import line
 from springtide.control import planner
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
@@ -202,7 +202,7 @@ def test_under_overload_the_slots_go_where_the_work_is() -> None:
     snapshot = overloaded()
     topology = line(2).topology
     names = dict(zip(("o0", "o1"), (o.name for o in topology.scalable), strict=True))
-    granted = planner.grant(topology, {names[name]: n for name, n in wanted_of(snapshot).items()}, Bounds(10))
+    granted = planner.grant(topology, {names[name]: n for name, n in wanted_of(snapshot).items()}, SlotLimit(10))
     assert granted[names["o0"]] >= 8
 
 
