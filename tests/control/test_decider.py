@@ -364,7 +364,7 @@ def test_a_policy_that_always_fails_is_not_the_states_fault() -> None:
 
 def test_a_state_that_is_no_json_leaves_the_old_file(tmp_path: Path) -> None:
     write_state(tmp_path / "s.json", "tide", {"a": 1.0})
-    with pytest.raises(OptionError, match="what policy 'tide' learned is no JSON"):
+    with pytest.raises(OptionError, match="the state of policy 'tide' is not JSON"):
         write_state(tmp_path / "s.json", "tide", {"a": float("nan")})
     assert json.loads((tmp_path / "s.json").read_text())["state"] == {"a": 1.0}
 

@@ -52,7 +52,7 @@ class EditionStore(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Knowledge:
+class OperatorKnowledge:
     """The state of an operator's grouping, the grouping with its parameters, and the key."""
 
     grouping: str
@@ -60,7 +60,7 @@ class Knowledge:
     state: State
 
 
-Edition = Mapping[str, Knowledge]
+Edition = Mapping[str, OperatorKnowledge]
 
 
 class Routing:
@@ -159,7 +159,7 @@ class Routing:
     def _publish(self) -> None:
         number = self.edition + 1
         contents = {
-            name: Knowledge(self._described(name), self._keys[name], state)
+            name: OperatorKnowledge(self._described(name), self._keys[name], state)
             for name, state in self._states.items()
             if name in self._keys
         }
@@ -186,7 +186,7 @@ class Routing:
         if self._failing.begins((name, trouble)):
             log.warning("%s%s", f"the grouping of operator {name!r} " if name else "", trouble, exc_info=bool(name))
 
-    def _fits(self, name: str, knowledge: Knowledge) -> bool:
+    def _fits(self, name: str, knowledge: OperatorKnowledge) -> bool:
         """Whether the knowledge is by this grouping, with these parameters, and by this key."""
         own = name in self._learners and knowledge.grouping == self._described(name)
         return own and self._given[name] in ((), knowledge.key)
@@ -240,10 +240,10 @@ def _flat(contents: Edition) -> dict[str, npt.NDArray[Any]]:
     return flat
 
 
-def _nested(arrays: Arrays) -> dict[str, Knowledge]:
-    contents: dict[str, Knowledge] = {}
+def _nested(arrays: Arrays) -> dict[str, OperatorKnowledge]:
+    contents: dict[str, OperatorKnowledge] = {}
     for name in (path[:-1] for path in arrays if path.endswith("/")):
         parts = {path.removeprefix(f"{name}/"): array for path, array in arrays.items() if path.startswith(f"{name}/")}
         grouping, *key = map(str, parts.pop(""))
-        contents[name] = Knowledge(grouping, tuple(key), parts)
+        contents[name] = OperatorKnowledge(grouping, tuple(key), parts)
     return contents

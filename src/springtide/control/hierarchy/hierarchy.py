@@ -21,11 +21,12 @@ from springtide.control.hierarchy.gathering import gathered, whole
 from springtide.control.hierarchy.local import local_views
 from springtide.control.hierarchy.node_manager import NodeManager, hosted_by
 from springtide.control.hierarchy.operator_manager import OperatorManager
-from springtide.errors import OptionError, nearest
+from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
 from springtide.once import Once, begun
+from springtide.policy.by_operator import check_names
 from springtide.policy.grant import SLACK_S, GrantPolicy
 from springtide.policy.grant.all import All
 from springtide.policy.place import Delays, Neighbourhood
@@ -100,9 +101,7 @@ class Hierarchy:
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when the policy, or a bound, names an operator that does not exist."""
         check(self.policy, operators)
-        for name in self.bounds_ms:
-            if name not in operators:
-                raise OptionError(f"hierarchy: bounds_ms names {name!r}, which is no operator; {nearest(name, operators)}")
+        check_names("hierarchy: bounds_ms", self.bounds_ms, operators)
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         seed, watch = int(rng.integers(2**63)), _Watch(Once(state["failing"]))
