@@ -56,7 +56,7 @@ def shares(before: Shares, snapshot: Snapshot) -> dict[str, dict[str, float]]:
 
 
 def arrival_rates(snapshot: Snapshot) -> dict[str, float]:
-    """λ_G by source, in records/s. If the arrivals of a source are unknown, the records read count; a source without both is left out."""
+    """λ_G by source, in records/s. If a source's arrivals are unknown, its records read count; without both it is left out."""
     read = {source.name: source.rows / snapshot.interval_s for source in snapshot.sources if source.rows is not None}
     return read | {source.name: source.arrival_rate for source in snapshot.sources if source.arrival_rate is not None}
 

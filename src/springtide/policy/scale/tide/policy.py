@@ -74,8 +74,8 @@ MAX_BEND = 4.0
 PRIOR_RATIOS = (0.9, 1.0, 1.1, 1.2)
 """Possible inputs, relative to the forecast, before any forecast was tested; their weight halves every four intervals."""
 USUAL_INTERVALS = 1500
-"""Intervals over which the usual number of replicas is averaged. A price that follows the load pays much for a late second by day
-and little by night: by a fluid model, NAB's tweets, as late, take 1.8 % less than with 300 intervals."""
+"""Intervals over which the usual number of replicas is averaged. A price that follows the load is high by day
+and low by night: by a fluid model, NAB's tweets, as late, take 1.8 % less than with 300 intervals."""
 INITIAL_WEIGHT = 300
 """Weight of the first interval in that mean, because a stream may begin with a rise."""
 GROUP_SIZE = 8
@@ -288,8 +288,8 @@ def _usual(state: State, need: float) -> tuple[float, int]:
 
 
 def _scenarios(past: State, forecast: float, after: float, interval_s: float, starting_s: float) -> tuple[Floats, Floats]:
-    """[scenarios, parts] Possible inputs in records/s, and their weights. Replicas that are requested at the next interval's end
-    start ``starting_s`` later, so the present choice has to suffice until then."""
+    """[scenarios, parts] Possible inputs in records/s, and their weights. Replicas that are requested at the end of the next
+    interval start ``starting_s`` later, so the present choice has to suffice until then."""
     shape = np.array(past["shape"])
     doubts, intervals = np.outer(PRIOR_RATIOS, shape), np.array(past["intervals"]).reshape(-1, len(shape))
     ages = np.arange(len(past["intervals"]))[::-1]
