@@ -1,7 +1,7 @@
 # `make` lists the targets.
 
 PYTHON ?=
-DEMO_FLAGS ?= --duration 60s --target 2s --max-slots 8 --policy scripted --set "script=enrich 0:1 8:2 12:4 20:2 26:1 38:2 42:4 50:2 56:1; * 0:1"
+DEMO_FLAGS ?= --duration 60s --target 2s --max-slots 8
 
 EXTRAS := spark,java,plot,sim,bench,dev
 SPARKS := 4.2 4.3

@@ -58,7 +58,7 @@ class RecordError(SpringtideError):
 
 
 class RunError(SpringtideError):
-    """A query kept failing, and its retries are used up."""
+    """A query failed repeatedly, and its retries are used up."""
 
 
 WRONG_USE = (TopologyError, OptionError, TraceError, SetupError, CheckpointError)

@@ -35,7 +35,7 @@ from springtide.policy.guard.guarded import Guarded
 from springtide.policy.scale.scripted import Scripted
 from springtide.policy.scale.static import Static
 from springtide.record.folder import RunFolder
-from springtide.running import _Journal
+from springtide.running.journal import FolderJournal
 
 
 @dataclass(frozen=True)
@@ -522,7 +522,7 @@ def test_widths_stay_when_nothing_was_measured() -> None:
 
 
 def test_a_full_disk_loses_the_record_of_a_batch_and_not_the_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    journal = _Journal(RunFolder(tmp_path / "gone"))
+    journal = FolderJournal(RunFolder(tmp_path / "gone"))
     journal.batch(batch(10))
     journal.decision({"at_s": 1.0})
     journal.close()

@@ -32,11 +32,11 @@ from typing import Any
 import psutil
 
 import springtide as st
-from springtide import running
 from springtide.control.plans import Plans
 from springtide.errors import WRONG_USE, SpringtideError
 from springtide.model.plan import Plan
 from springtide.model.topology import Topology
+from springtide.running import execution
 
 VARIABLE = "SPRINGTIDE_CRASH_JOB"
 """The environment variable with the settings."""
@@ -243,7 +243,7 @@ def build(settings: Settings) -> Topology:
 
 
 def run(settings: Settings) -> None:
-    vars(running)["ReadLimit"] = fixed_limit(settings.batch_records)
+    vars(execution)["ReadLimit"] = fixed_limit(settings.batch_records)
     settings.traces.mkdir(parents=True, exist_ok=True)
     restless(settings)
     for number, (victim, step, batch) in enumerate(settings.strikes):

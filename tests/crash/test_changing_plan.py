@@ -16,13 +16,13 @@ import pytest
 
 import springtide as st
 from crash.job import fixed_limit
-from springtide import running
 from springtide.control.loop import ControlLoop
 from springtide.control.plans import Plans
 from springtide.model.generated import draws
 from springtide.model.plan import Plan, Request
 from springtide.model.snapshot import Snapshot
 from springtide.record.folder import RunFolder
+from springtide.running import execution
 
 BATCHES = 50
 BATCH_RECORDS = 40
@@ -95,7 +95,7 @@ def test_a_new_plan_before_every_batch(spark: Any, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(ControlLoop, "start", lambda loop: loops.append(loop))
     monkeypatch.setattr(Plans, "current", decide_now)
-    monkeypatch.setattr(running, "ReadLimit", fixed_limit(BATCH_RECORDS))
+    monkeypatch.setattr(execution, "ReadLimit", fixed_limit(BATCH_RECORDS))
     words = st.source.generate(make, rate=1e6, seed=3, limit=BATCHES * BATCH_RECORDS)
     counted = words.map(read).key_by("key").map(count, name="by-key").map(count, name="in-turn", grouping="round-robin")
     result = st.run(

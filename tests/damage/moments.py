@@ -97,7 +97,7 @@ def quick() -> Iterator[None]:
         for name, value in (
             ("springtide.spark.state.catalog.FEW", 3),
             ("springtide.control.supervisor.BACKOFF_S", (0.05, 0.05, 0.05)),
-            ("springtide.running.draw", lambda *_: []),
+            ("springtide.running.execution.draw", lambda *_: []),
         ):
             patches.enter_context(mock.patch(name, value))
         yield

@@ -65,7 +65,7 @@ def test_half_an_hour_and_two_minutes_after_a_change_are_left_out() -> None:
     assert found.violations_percent == pytest.approx(100 * 2 / 6)  # 260 and 300; 250 is not above R_max
     assert found.replicas == pytest.approx(3 + (3 * 1 + 7 * 2) / 10)
     assert found.downtime_percent == pytest.approx(100 * PAUSE_S / 300)
-    assert (found.changes, found.skip_s, found.kept) == (1, 120.0, 0.6)
+    assert (found.changes, found.skip_s, found.sampled) == (1, 120.0, 0.6)
 
 
 def test_a_change_in_the_first_half_hour_counts_for_what_follows_it_only() -> None:
@@ -81,7 +81,7 @@ def test_where_two_minutes_leave_nothing_it_is_less() -> None:
     took = np.where(np.arange(120) % 3 == 2, 100.0, 5_000.0)
     took[80] = np.nan  # not known: 19 of 59 samples are left
     found = measured(begins, degrees, took)
-    assert (found.skip_s, found.mean_ms) == (60.0, 100.0) and found.kept == pytest.approx(19 / 59)
+    assert (found.skip_s, found.mean_ms) == (60.0, 100.0) and found.sampled == pytest.approx(19 / 59)
     note = claim_of(QL_1, "mean", [found]).note
     assert "2 minutes after a change nothing is left: measured from 60 s on, 32 % of the time" in note.replace("32%", "32 %")
     assert "nothing is left" not in claim_of(QL_1, "replicas", [found]).note
@@ -90,7 +90,7 @@ def test_where_two_minutes_leave_nothing_it_is_less() -> None:
 def result(**given: float) -> Measured:
     values: dict[str, Any] = {
         "mean_ms": 1.0, "median_ms": 1.0, "p95_ms": 1.0, "replicas": 8.0, "downtime_percent": 0.0, "violations_percent": 0.0,
-        "changes": 0, "proposed": 100, "granted": 100, "skip_s": 120.0, "kept": 1.0, **given,
+        "changes": 0, "proposed": 100, "granted": 100, "skip_s": 120.0, "sampled": 1.0, **given,
     }  # fmt: skip
     return Measured(**values)
 
@@ -109,21 +109,21 @@ def test_neither_more_nor_less_counts_as_reproduced(metric: str, value: float, v
 def test_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up results: thresholds and Q-learning violate 10 %, model-based 1 % with fewer replicas, and the bucket grants 4."""
 
-    def made_up(one: Any, rate: Rate, seed: int) -> Measured:
-        own = one.policy == "model-based"
+    def made_up(line: Any, rate: Rate, seed: int) -> Measured:
+        own = line.policy == "model-based"
         return result(
-            violations_percent=1.0 if own else 10.0, replicas=9.0 if own else 12.0, changes=2 if one.bucket else 50,
-            proposed=500 if one.bucket else 100, granted=4 if one.bucket else 100,
+            violations_percent=1.0 if own else 10.0, replicas=9.0 if own else 12.0, changes=2 if line.bucket else 50,
+            proposed=500 if line.bucket else 100, granted=4 if line.bucket else 100,
         )  # fmt: skip
 
     monkeypatch.setattr("springtide.papers.edf.run", made_up)
-    found = {one.row: one for one in orders(Bench(Rate((0.0,), (1.0,), 60.0)))}
+    found = {row.row: row for row in orders(Bench(Rate((0.0,), (1.0,), 60.0)))}
     assert found["MB (.4, .4, .2) beats TH 0.3"].measured == 9.0
     assert found["QL (.4, .4, .2), token bucket cuts reconfigurations"].measured == 25.0
     assert found["QL (.4, .4, .2), token bucket: requests granted"].measured == 0.8
     # as many as the other model-based ones: 0 points less is no less than the least
     assert found["MB (.4, .2, .4) violates least"].measured == 0.0
-    assert {one.verdict for name, one in found.items() if "downtime" not in name} == {REPRODUCED}
+    assert {row.verdict for name, row in found.items() if "downtime" not in name} == {REPRODUCED}
     assert found["QL (.4, .4, .2), token bucket cuts downtime"].verdict == BETTER  # 25 times, published 7
 
 
@@ -140,23 +140,23 @@ def test_the_table_of_a_short_trace(folder: Path) -> None:
     outcome = CliRunner().invoke(cli, ["papers", "edf", "--data-dir", str(folder), "--json"])
     assert outcome.exit_code == 0, outcome.output
     rows = json.loads(outcome.stdout)
-    shown = [one for one in rows if one["experiment"] == TABLE]
+    shown = [row for row in rows if row["experiment"] == TABLE]
     assert len(shown) == 15 * 6 and len(PUBLISHED) == 15
-    assert [one["series"] for one in shown[:6]] == list(METRICS)
-    assert {one["experiment"] for one in rows} == {TABLE, ORDERS}
-    for one in rows:
-        assert list(one)[: len(KEYS)] == KEYS
-        assert one["paper"] == "edf"
-    # 100 trips/s, 13 % of partialRank in use: no threshold asks for more than one replica of each
-    still = [one for one in shown if one["row"] == "TH 0.7"]
-    assert {one["series"]: one["measured"] for one in still}["replicas"] == 8.0
+    assert [row["series"] for row in shown[:6]] == list(METRICS)
+    assert {row["experiment"] for row in rows} == {TABLE, ORDERS}
+    for row in rows:
+        assert list(row)[: len(KEYS)] == KEYS
+        assert row["paper"] == "edf"
+    # 100 trips/s, 13 % of partialRank in use: no threshold requests more than a single replica of each
+    still = [row for row in shown if row["row"] == "TH 0.7"]
+    assert {row["series"]: row["measured"] for row in still}["replicas"] == 8.0
     # a burst of 140 updates of 1.3 ms takes each 1.36·0.5·182 = 124 ms, and 20 ms and four times 1.2 ms come to it
-    assert {one["series"]: one["measured"] for one in still}["mean"] == pytest.approx(149, rel=0.15)
+    assert {row["series"]: row["measured"] for row in still}["mean"] == pytest.approx(149, rel=0.15)
 
 
 @pytest.mark.long
 def test_the_tables_on_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("springtide.papers.edf.run", lambda one, rate, seed: result(mean_ms=363.0))
+    monkeypatch.setattr("springtide.papers.edf.run", lambda line, rate, seed: result(mean_ms=363.0))
     outcome = CliRunner().invoke(cli, ["papers", "edf"], env={"SPRINGTIDE_DATA": str(folder), "COLUMNS": "200"})
     assert outcome.exit_code == 0, outcome.output
     assert "363 (363)" in outcome.stdout and "363 (325)" in outcome.stdout
@@ -172,7 +172,8 @@ def test_without_the_trace() -> None:
 def test_the_response_time_is_known_when_all_of_it_is() -> None:
     def seen(*latencies: float | None) -> Snapshot:
         operators = tuple(
-            OperatorSnapshot(f"o{i}", 1, 1, 0, 0, 0, 0.0, None, None, 0, latency_ms=one) for i, one in enumerate(latencies)
+            OperatorSnapshot(f"o{i}", 1, 1, 0, 0, 0, 0.0, None, None, 0, latency_ms=latency)
+            for i, latency in enumerate(latencies)
         )
         return Snapshot(0.0, 30.0, Plan({}, 1, {}), operators, (), None, 0, None)
 

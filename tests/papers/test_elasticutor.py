@@ -148,7 +148,7 @@ def test_resource_centric_stops_all_senders_for_every_shard() -> None:
         taken += moves.taken
         assert moves.stopped
     assert taken == pytest.approx(1.25e6)
-    assert [one[1] for one in moves.done] == [True, False]
+    assert [move[1] for move in moves.done] == [True, False]
     assert moves.done[0] == pytest.approx((0.048, True, 0.008, 0.020))
     assert moves.done[1] == pytest.approx((0.056, False, 0.008, 0.0))
     assert not moves.undisturbed()
@@ -260,13 +260,13 @@ def test_the_set_ups_are_the_papers() -> None:
     assert weights.max() == pytest.approx(0.005, rel=0.02)  # 1/(2·√10,000 − 1.46)
     state = State.of(default, np.random.default_rng(0))
     assert (state.core_node == np.repeat(np.arange(32), 8)).all() and (state.core_group == state.core_node).all()
-    one = State.of(single(20), np.random.default_rng(0))
-    assert one.core_node.tolist() == [0] * 8 + [1] * 8 + [2] * 4 and one.home.tolist() == [0]
+    state = State.of(single(20), np.random.default_rng(0))
+    assert state.core_node.tolist() == [0] * 8 + [1] * 8 + [2] * 4 and state.home.tolist() == [0]
     stocks = exchange(ELASTIC, 8)
     assert len(stocks.operators) == 12 and stocks.executors == 2
     # 96 B in, 11 · 160 B out of the transactor; the others take 160 B each
     assert (stocks.operators[0].bytes_out, stocks.operators[1].bytes_in) == (1760.0, 160.0)
-    assert sum(one.cost_s for one in stocks.operators) == pytest.approx(elasticutor_setup.WORK_S)
+    assert sum(operator.cost_s for operator in stocks.operators) == pytest.approx(elasticutor_setup.WORK_S)
     shares = elasticutor_setup.traded().shares(np.random.default_rng(0))
     before, after = next(shares).copy(), next(shares)
     assert 10 < (abs(after / before - np.median(after / before)) > 1e-9).sum() < 90  # 1,200/30 = 40 stocks a second
@@ -288,7 +288,7 @@ def test_neither_side_of_between_is_better() -> None:
 
 def test_every_schedule_is_timed() -> None:
     times = scheduling_s(8, 3)
-    assert len(times) == 3 and all(one > 0 for one in times)
+    assert len(times) == 3 and all(seconds > 0 for seconds in times)
 
 
 # the command
@@ -308,17 +308,17 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]
 @pytest.mark.long
 def test_rows_are_as_agreed(short: tuple[list[dict[str, Any]], Path]) -> None:
     rows, _ = short
-    assert {one["experiment"] for one in rows} == {"figure 6", "figure 7", "figure 11"}
-    for one in rows:
-        assert list(one)[: len(KEYS)] == KEYS
-        assert one["paper"] == "elasticutor" and one["note"]
-        assert one["verdict"] in ("reproduced", "better", "not reproduced")
-        assert math.isfinite(one["measured"])
+    assert {row["experiment"] for row in rows} == {"figure 6", "figure 7", "figure 11"}
+    for row in rows:
+        assert list(row)[: len(KEYS)] == KEYS
+        assert row["paper"] == "elasticutor" and row["note"]
+        assert row["verdict"] in ("reproduced", "better", "not reproduced")
+        assert math.isfinite(row["measured"])
 
 
 @pytest.mark.long
 def test_elasticutor_bears_changes_that_resource_centric_does_not(short: tuple[list[dict[str, Any]], Path]) -> None:
-    at = {(one["row"], one["series"]): one["measured"] for one in short[0]}
+    at = {(row["row"], row["series"]): row["measured"] for row in short[0]}
     for omega in (2, 4, 8, 16):  # once a minute is not within these 30 s
         name = f"throughput: ω = {omega}"
         assert at[name, ELASTIC] > max(at[name, STATIC], at[name, CENTRIC])

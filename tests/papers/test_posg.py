@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from springtide.cli.main import cli
-from springtide.papers.posg_setup import SERIES, SHIFTED, TWEETS, Setup, scaled
+from springtide.papers.posg_setup import SERIES, SHIFTED, TWEETS, StreamSetup, scaled
 from springtide.papers.rows import BETTER, NOT_REPRODUCED, REPRODUCED, Claim, row
 
 KEYS = ["paper", "experiment", "row", "series", "x", "published", "measured", "unit", "verdict", "note"]
@@ -29,21 +29,21 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]
 @pytest.mark.long
 def test_rows_are_as_agreed(small: tuple[list[dict[str, Any]], Path]) -> None:
     rows, _ = small
-    assert {one["experiment"] for one in rows} == {"figure 5", "figure 10"}
-    for one in rows:
-        assert list(one)[: len(KEYS)] == KEYS
-        assert one["paper"] == "posg"
-        assert one["series"] in SERIES
-        assert one["verdict"] in (REPRODUCED, BETTER, NOT_REPRODUCED)
-        assert one["min"] <= one["measured"] * 1.00001 and one["measured"] <= one["max"] * 1.00001
-        assert one["seeds"] == 3
+    assert {row["experiment"] for row in rows} == {"figure 5", "figure 10"}
+    for line in rows:
+        assert list(line)[: len(KEYS)] == KEYS
+        assert line["paper"] == "posg"
+        assert line["series"] in SERIES
+        assert line["verdict"] in (REPRODUCED, BETTER, NOT_REPRODUCED)
+        assert line["min"] <= line["measured"] * 1.00001 and line["measured"] <= line["max"] * 1.00001
+        assert line["seeds"] == 3
 
 
 @pytest.mark.long
 def test_the_groupings_are_in_the_expected_order(small: tuple[list[dict[str, Any]], Path]) -> None:
-    """Three streams are few: what is held to with a hundred is looser here, what holds for each stream is not."""
+    """Three streams are few: limits on means are looser here than with a hundred, limits on each stream are not."""
     rows, _ = small
-    at = {(one["series"], one["x"]): one for one in rows if one["experiment"] == "figure 5"}
+    at = {(row["series"], row["x"]): row for row in rows if row["experiment"] == "figure 5"}
     for percent in (95, 98, 100, 102, 105, 107, 109, 115):
         assert at["round-robin", percent]["measured"] == 1.0
         assert at["full-knowledge", percent]["measured"] >= at["posg", percent]["measured"]
@@ -56,7 +56,7 @@ def test_the_groupings_are_in_the_expected_order(small: tuple[list[dict[str, Any
 @pytest.mark.long
 def test_posg_recovers_from_the_change(small: tuple[list[dict[str, Any]], Path]) -> None:
     rows, _ = small
-    found = {one["row"]: one["measured"] for one in rows if one["experiment"] == "figure 10" and one["series"] == "posg"}
+    found = {row["row"]: row["measured"] for row in rows if row["experiment"] == "figure 10" and row["series"] == "posg"}
     assert 10_240 <= found["RUN begins"] <= 12_000
     assert 80_000 <= found["new matrices of all instances"] <= 92_000
     assert found["recovered"] > 2
@@ -77,16 +77,16 @@ def test_a_figure_that_is_not_measured() -> None:
 
 def test_a_stream_has_as_many_items_of_each_cost() -> None:
     """Section V-A: w_n values at constant distance, n/w_n items of each, another draw for every seed."""
-    items, seconds = Setup().stream(0)
+    items, seconds = StreamSetup().stream(0)
     assert len(items) == 32_768 and items.max() < 4_096
     assert np.unique(seconds.round(6)).tolist() == pytest.approx([w / 1000 for w in range(1, 65)])
     assert set(np.unique(seconds, return_counts=True)[1]) == {64}
-    again, other = Setup().stream(0), Setup().stream(1)
+    again, other = StreamSetup().stream(0), StreamSetup().stream(1)
     assert (items == again[0]).all() and (seconds == again[1]).all()
     assert (seconds != other[1]).any()
     chances = 1 / np.arange(1, 4_097)
     assert (items == 0).mean() == pytest.approx(chances[0] / chances.sum(), rel=0.1)
-    two = Setup(w_n=2).stream(0)[1]
+    two = StreamSetup(w_n=2).stream(0)[1]
     assert sorted(set(two)) == [0.001, 0.064]
 
 
@@ -95,8 +95,8 @@ def test_tweets_and_the_change() -> None:
     assert len(items) == 500_000 and len(seconds) == 35_000
     assert (items == 0).mean() == pytest.approx(0.065, abs=0.002)
     assert sorted(set(seconds)) == [0.001, 0.005, 0.025]
-    assert [np.mean(one.factors) for one in SHIFTED.speeds] == pytest.approx([1.0, 1.0])
-    assert scaled(Setup(), 10).m == 65_536
+    assert [np.mean(speeds.factors) for speeds in SHIFTED.speeds] == pytest.approx([1.0, 1.0])
+    assert scaled(StreamSetup(), 10).m == 65_536
 
 
 def test_verdicts() -> None:

@@ -1,1 +1,1 @@
-"""Measurements of Springtide against hand-written Spark, side by side in one run."""
+"""Benchmarks of Springtide and hand-written Spark, side by side in the same run."""

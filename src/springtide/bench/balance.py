@@ -1,13 +1,13 @@
-"""How evenly groupings spread work on real Spark, and what that does to a batch's time: all sides in one run.
+"""The balance of work under each grouping on real Spark, and its effect on a batch's time: all contenders in the same run.
 
-For every kind of costs and size of batch, each round draws one batch, and every side runs it, in an order that turns
-from round to round: Spark's own ``repartition(k)`` and ``repartition(k, key)`` in front of ``mapInArrow``, and
-Springtide's pipeline with each grouping. The records come from one partition on every side.
+For every kind of costs and every size of batch, each round draws a batch, and every contender runs it, in an order that rotates
+from round to round: Spark's own partitionings with a hand-written operator, and Springtide's pipeline with each grouping. The
+records come from a single partition for all.
 
-Groupings that learn are warm: 50,000 records of the stream were measured on Spark beforehand, 40 at a time, and every
-grouping was told of them batch by batch, as if its own tasks had reported them. The records of that warm-up wait, also where
-the measured ones burn cycles, as 50,000 of those would take a quarter of an hour; a key costs the same time in both.
-After that each side goes on learning from its own reports.
+Groupings that learn are warm: 50,000 records of the stream were measured on Spark beforehand, 40 at a time, and every grouping
+gets the reports batch by batch, as if its own tasks had made them. The records of that warm-up wait even if the measured ones
+burn cycles, because burning 50,000 would take a quarter of an hour; a key takes the same time in both. After that each
+contender goes on learning from its own reports.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 import springtide as st
-from springtide.bench.balance_work import TOLD, WORK, Item, LptTrue, Stream, spark_task, stream
+from springtide.bench.balance_work import TASK_SCHEMA, WORK, Item, KeyCosts, LptTrue, spark_task, stream
 from springtide.bench.statistics import quartiles, turned
 from springtide.control.routing import Routing
 from springtide.model.costs import TaskCosts
@@ -43,16 +43,16 @@ from springtide.spark.task.context import BATCH_PROPERTY
 K = {"wait": 5, "cpu": 2}
 COSTS = ("posg", "tweets", "constant")
 SIZES = {100: 1.0, 2_000: 8.0}
-"""Records of a batch, and what costs are divided by."""
+"""For each number of records in a batch, the divisor of their costs."""
 SIDES = ("repartition", "hash", "posg", "lpt", "lpt-true", "tide")
 WARM_WIDTH = 40
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """The extent of a measurement."""
 
-    rounds: Mapping[int, int]  # by the size of a batch: small ones vary more
+    rounds: Mapping[int, int]  # by the size of a batch: small batches vary more
     warm_records: int
 
 
@@ -61,8 +61,8 @@ QUICK = Effort({100: 4, 2_000: 2}, 10_000)
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What one side did with one batch."""
+class Timing:
+    """The times of a contender for a batch."""
 
     batch_s: float
     completion_s: float  # mean over the records, from the start of the batch to the end of their work
@@ -70,17 +70,17 @@ class Batch:
 
 
 def measure(work: str, effort: Effort, progress: TextIO = sys.stderr) -> dict[str, Any]:
-    """Run all sides on all kinds of costs and sizes."""
+    """Run all contenders on all kinds of costs and sizes."""
     k, rows = K[work], []
     streams = {(costs, size): _drawing(costs, size) for costs in COSTS for size in SIZES}
     with spark_session(WARM_WIDTH) as session:
-        told = {case: _measured(session, *drawing, effort.warm_records) for case, drawing in streams.items()}
+        warm_up = {case: _measured(session, *drawing, effort.warm_records) for case, drawing in streams.items()}
     print(f"{effort.warm_records:,} records of each stream measured", file=progress, flush=True)
     with spark_session(k) as session:
         for (costs, size), (records, rng) in streams.items():
             sides = _sides(session, work, k)
-            for reports in told[costs, size]:
-                _tell(sides, reports, k)
+            for reports in warm_up[costs, size]:
+                _teach(sides, reports, k)
             measured = _alternate(session, records, sides, size, effort.rounds[size], rng)
             rows += [_row(costs, size, k, name, measured) for name in SIDES]
             print(f"{work}: {costs} costs, {size} records: {effort.rounds[size]} rounds", file=progress, flush=True)
@@ -97,10 +97,10 @@ _NOTES = {
 
 
 def _alternate(
-    session: SparkSession, records: Stream, sides: Mapping[str, _Side], size: int, rounds: int, rng: np.random.Generator
-) -> dict[str, list[tuple[Batch, float]]]:
-    """One round to get warm, then the measured ones: of each side its batches, with the longest single cost in each."""
-    measured: dict[str, list[tuple[Batch, float]]] = {name: [] for name in SIDES}
+    session: SparkSession, records: KeyCosts, sides: Mapping[str, _Side], size: int, rounds: int, rng: np.random.Generator
+) -> dict[str, list[tuple[Timing, float]]]:
+    """Run a round to warm up, then the measured rounds: each contender's timings, with the longest cost in each batch."""
+    measured: dict[str, list[tuple[Timing, float]]] = {name: [] for name in SIDES}
     for number in range(rounds + 1):
         drawn = records.drawn(size, rng)
         frame = session.createDataFrame(drawn).coalesce(1).cache()
@@ -113,7 +113,7 @@ def _alternate(
     return measured
 
 
-def _row(costs: str, size: int, k: int, name: str, measured: Mapping[str, list[tuple[Batch, float]]]) -> dict[str, Any]:
+def _row(costs: str, size: int, k: int, name: str, measured: Mapping[str, list[tuple[Timing, float]]]) -> dict[str, Any]:
     own = [batch for batch, _ in measured[name]]
     batch_s = statistics.median(batch.batch_s for batch in own)
     speedups = {
@@ -143,29 +143,29 @@ def _row(costs: str, size: int, k: int, name: str, measured: Mapping[str, list[t
 
 
 class _Side:
-    """One way to spread a batch over k tasks."""
+    """A way to distribute a batch over k tasks."""
 
-    def run(self, frame: DataFrame, rows: int, number: int) -> Batch:
+    def run(self, frame: DataFrame, rows: int, number: int) -> Timing:
         raise NotImplementedError
 
     def learn(self, costs: list[TaskCosts]) -> None:
-        """Be told of records that others measured; for those that learn."""
+        """Learn from reports of records that others measured, if the grouping learns."""
 
 
 @dataclass
 class _Spark(_Side):
-    """Spark's own partitioning, and the operator by hand."""
+    """Spark's own partitioning, with a hand-written operator."""
 
     work: str
     k: int
     by: tuple[str, ...] = ()
 
-    def run(self, frame: DataFrame, rows: int, number: int) -> Batch:
+    def run(self, frame: DataFrame, rows: int, number: int) -> Timing:
         begin = time.time()
-        tasks = frame.repartition(self.k, *self.by).mapInArrow(spark_task(self.work), TOLD).collect()
+        tasks = frame.repartition(self.k, *self.by).mapInArrow(spark_task(self.work), TASK_SCHEMA).collect()
         took = time.time() - begin
         done = sum(task.done for task in tasks)
-        return Batch(took, done / rows - begin, tuple(task.busy for task in tasks))
+        return Timing(took, done / rows - begin, tuple(task.busy for task in tasks))
 
 
 @dataclass
@@ -193,20 +193,20 @@ class Springtide(_Side):
         self.renew()
 
     def renew(self) -> None:
-        """Ship the program and what is known of costs once more, as at the start of a run."""
+        """Ship the program and the groupings' tables again, as at the start of a run."""
         self.pipeline = Pipeline(self.session, self.program, epoch=1)
 
-    def run(self, frame: DataFrame, rows: int, number: int) -> Batch:
+    def run(self, frame: DataFrame, rows: int, number: int) -> Timing:
         self.session.sparkContext.setLocalProperty(BATCH_PROPERTY, str(number))
         begin = time.time()
         outcome = self.outcome(frame)
         took = time.time() - begin
         self.spent += took
         self.learn(outcome.costs.get("work", []))
-        own = [one for task in outcome.tasks for one in task.operators if one.operator == "work"]
-        # a task works through its records one after another: on average a record is done in the middle of that time
+        own = [tally for task in outcome.tasks for tally in task.operators if tally.operator == "work"]
+        # a task processes its records one after another, so on average a record is done in the middle of that time
         ends = sum((tally.rows_in or 0) * ((tally.started + tally.finished) / 2 - begin) for tally in own)
-        return Batch(took, ends / rows, tuple(tally.busy_s or 0.0 for tally in own))
+        return Timing(took, ends / rows, tuple(tally.busy_s or 0.0 for tally in own))
 
     def outcome(self, frame: DataFrame) -> Outcome:
         plan = self._plan()
@@ -224,7 +224,7 @@ class Springtide(_Side):
 
 
 def _no_stream(session: SparkSession) -> DataFrame:
-    raise AssertionError("the batches are handed over, not read")
+    raise AssertionError("batches are passed to the pipeline directly; the source is never read")
 
 
 def _sides(session: SparkSession, work: str, k: int) -> dict[str, _Side]:
@@ -234,13 +234,13 @@ def _sides(session: SparkSession, work: str, k: int) -> dict[str, _Side]:
     return spark | {name: Springtide(session, work, k, grouping) for name, grouping in own.items()}
 
 
-def _drawing(costs: str, size: int) -> tuple[Stream, np.random.Generator]:
+def _drawing(costs: str, size: int) -> tuple[KeyCosts, np.random.Generator]:
     rng = np.random.default_rng([COSTS.index(costs), size])
     return stream(costs, SIZES[size], rng), rng
 
 
-def _measured(session: SparkSession, records: Stream, rng: np.random.Generator, count: int) -> list[list[TaskCosts]]:
-    """What so many records are measured to cost on Spark, waiting, 40 at a time."""
+def _measured(session: SparkSession, records: KeyCosts, rng: np.random.Generator, count: int) -> list[list[TaskCosts]]:
+    """The costs of ``count`` records, measured on Spark, where they wait, 40 at a time."""
     wide = Springtide(session, "wait", WARM_WIDTH, registry.create("group", "tide"))
     session.sparkContext.setLocalProperty(BATCH_PROPERTY, "0")
     size = min(count, 10_000)
@@ -248,10 +248,10 @@ def _measured(session: SparkSession, records: Stream, rng: np.random.Generator, 
     return [wide.outcome(frame).costs["work"] for frame in frames]
 
 
-def _tell(sides: Mapping[str, _Side], reports: list[TaskCosts], k: int) -> None:
-    """Tell every side of them, as if they came from as many batches of k tasks as it takes."""
+def _teach(sides: Mapping[str, _Side], reports: list[TaskCosts], k: int) -> None:
+    """Pass the reports to every contender, divided into batches of k tasks."""
     for first in range(0, WARM_WIDTH, k):
-        part = [dataclasses.replace(one, task=one.task % k) for one in reports if first <= one.task < first + k]
+        part = [dataclasses.replace(report, task=report.task % k) for report in reports if first <= report.task < first + k]
         for side in sides.values():
             side.learn(part)
 

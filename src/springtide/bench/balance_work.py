@@ -1,4 +1,4 @@
-"""The records, costs and operators of ``springtide bench balance``: what runs in Spark's tasks, on every side."""
+"""The records, costs and operators of ``springtide bench balance``, which run in Spark's tasks for every contender."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ CONSTANT_MS = 16.0
 
 @dataclass(frozen=True)
 class Item:
-    """A record: its key, and what it is to cost. Only the work itself and ``lpt-true`` look at the cost."""
+    """A record: its key and its cost. Only the work itself and ``lpt-true`` use the cost."""
 
     key: int
     seconds: float
 
 
 def wait(item: Item) -> Item:
-    """A call to something outside: the task holds its slot, and no core."""
+    """An external call: the task occupies its slot, but no core."""
     time.sleep(item.seconds)
     return item
 
 
 def burn(item: Item) -> Item:
-    """Cycles, as many as this thread gets in that time when it has a core to itself."""
+    """Burn CPU time of this thread."""
     end = time.thread_time() + item.seconds
     while time.thread_time() < end:
         pass
@@ -45,7 +45,7 @@ WORK: dict[str, Callable[[Item], Item]] = {"wait": wait, "cpu": burn}
 
 
 def spark_task(work: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The operator as a user of ``mapInArrow`` writes it, and one row that tells what its task did."""
+    """The operator as a user of ``mapInArrow`` writes it. It returns a single row with the times of its task."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin, done, rows = time.perf_counter(), 0.0, 0
@@ -61,12 +61,12 @@ def spark_task(work: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
     return run
 
 
-TOLD = "started double, busy double, done double, rows long"
+TASK_SCHEMA = "started double, busy double, done double, rows long"
 
 
 @dataclass(frozen=True)
 class LptTrue:
-    """Longest processing time first, with the true costs handed in: what no grouping that has to learn can beat."""
+    """Longest processing time first, with the true costs: a bound for groupings that have to learn them."""
 
     kind: ClassVar[str] = "group"
     name: ClassVar[str] = "lpt-true"
@@ -79,8 +79,8 @@ class LptTrue:
 
 
 @dataclass(frozen=True)
-class Stream:
-    """Keys that come with these probabilities, and what each costs, in seconds."""
+class KeyCosts:
+    """The probability of each key, and its cost in seconds."""
 
     chances: npt.NDArray[np.float64]
     seconds: npt.NDArray[np.float64]
@@ -90,16 +90,16 @@ class Stream:
         return pa.table({"key": keys.astype(np.int64), "seconds": self.seconds[keys]})
 
 
-def stream(costs: str, divided_by: float, rng: np.random.Generator) -> Stream:
-    """POSG's: 4,096 items by Zipf-1.0, costs of 1 to 64 ms; tweets: by the entity's kind; constant: 16 ms for every item."""
+def stream(costs: str, divided_by: float, rng: np.random.Generator) -> KeyCosts:
+    """Keys and costs. POSG: 4,096 items by Zipf-1.0, 1 to 64 ms; tweets: by the entity's kind; constant: 16 ms an item."""
     if costs == "tweets":
         seconds = np.array([tweets.WAIT_S[tweets.kind_of(entity)] for entity in range(tweets.ENTITIES)])
-        return Stream(_zipf(tweets.ENTITIES, tweets.EXPONENT), seconds / divided_by)
+        return KeyCosts(_zipf(tweets.ENTITIES, tweets.EXPONENT), seconds / divided_by)
     chances = _zipf(POSG_ITEMS, 1.0)
     if costs == "constant":
-        return Stream(chances, np.full(POSG_ITEMS, CONSTANT_MS / 1000 / divided_by))
+        return KeyCosts(chances, np.full(POSG_ITEMS, CONSTANT_MS / 1000 / divided_by))
     each = np.repeat(np.array(POSG_COSTS_MS) / 1000, POSG_ITEMS // len(POSG_COSTS_MS))
-    return Stream(chances, rng.permutation(each) / divided_by)
+    return KeyCosts(chances, rng.permutation(each) / divided_by)
 
 
 def _zipf(size: int, exponent: float) -> npt.NDArray[np.float64]:

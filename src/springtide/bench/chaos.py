@@ -1,9 +1,9 @@
-"""What a control flow that misbehaves costs the data flow: records through Spark with managers that are well and with ones
-that raise, hang, die, stop, answer nonsense or see stale data.
+"""The cost of a faulty control flow for the data flow: throughput on Spark with healthy managers, and with managers that raise,
+hang, die, stop, return nonsense or see stale data.
 
-Both sides run the same records through the same operators in one session, one after the other, in an order that turns from
-round to round. All records are there from the beginning, so that batches follow one another and the throughput is what the
-data flow can do. The degrees are the same on both sides. Every record has to come out, once.
+Both sides run the same records through the same operators in the same session, one after the other, in an order that rotates
+from round to round. All records are available from the beginning, so that batches run back to back and the throughput is the
+data flow's maximum. The degrees are the same on both sides. Every record has to come out exactly once.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from springtide.spark.driver import session as sessions
 SLOTS = 2
 RECORDS = 1_000_000
 WARM = 5
-"""Batches of a run that are not measured: the read limit finds its size."""
+"""Batches at the start of a run that are not measured, because the read limit is still adapting."""
 SIDES = {"well": ("static", {"degree": 1}), "chaos": ("springtide.bench.chaos_policy:Chaos", {})}
 
 
 @dataclass(frozen=True)
 class Number:
-    """One record."""
+    """A record."""
 
     n: int
 
 
 def measure(rounds: int = 6, records: int = RECORDS, progress: TextIO = sys.stderr) -> dict[str, Any]:
-    """Rows/s of both sides, the median ratio of the rounds and its quartiles, and what was lost or doubled."""
+    """Rows/s of both sides, the median ratio of the rounds and its quartiles, and the number of lost or duplicated rows."""
     rows_s: dict[str, list[float]] = {side: [] for side in SIDES}
     wrong = restarts = 0
     with tempfile.TemporaryDirectory(prefix="springtide-") as folder:
@@ -67,13 +67,13 @@ def _made(draw: st.Draw) -> Number:
 
 def _worked(number: Number) -> Number:
     total = 0
-    for i in range(400):  # about 20 µs, so that batches work and do not only start
+    for i in range(400):  # about 20 µs, so that batches have work to do
         total += i
     return Number(number.n + (total < 0))
 
 
 def _run(session: Any, side: str, records: int, place: Path, seed: int) -> tuple[float, int, int]:
-    """Rows/s, how many records are missing or there twice, and how often control was restarted."""
+    """Rows/s, the number of missing or duplicated records, and the number of restarts of the control process."""
     policy, settings = SIDES[side]
     numbers = st.source.generate(_made, rate=1e9, limit=records)
     topology = numbers.map(_worked, name="work", parallelism=SLOTS).to(st.sink.files(place / "out")).named("numbers")

@@ -1,4 +1,4 @@
-"""A policy that misbehaves in every way that managers can, and never asks for a change."""
+"""A policy that misbehaves in every way that a manager can, and never requests a change."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ WAYS = ("raise", "hang", "die", "stop", "nonsense", "unknown operator", "no stat
 
 @dataclass(frozen=True)
 class Chaos:
-    """In a share of its decisions it does one of ``WAYS``. Degrees stay as they are: what differs is the trouble alone."""
+    """Misbehaves in a share of its decisions, in one of ``WAYS``. Degrees stay the same, so that only the faults differ."""
 
     kind: ClassVar[str] = "scale"
     name: ClassVar[str] = "chaos"
     source: ClassVar[str] = "Springtide's benchmarks"
     summary: ClassVar[str] = "misbehaves"
 
-    share: float = parameter(0.5, minimum=0, maximum=1, help="of its decisions in which it misbehaves")
+    share: float = parameter(0.5, minimum=0, maximum=1, help="the share of decisions in which it misbehaves")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -38,7 +38,7 @@ class Chaos:
         return {"before": None}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> Any:
-        chance = random.SystemRandom()  # not rng, which is as it was after a restart: the same would happen again
+        chance = random.SystemRandom()  # not rng, which is reset by a restart: the same fault would recur for ever
         if snapshot.interval_s == 0 or chance.random() >= self.share:
             return {"before": {o.name: o.degree for o in snapshot.operators}}, ()
         first = snapshot.operators[0]

@@ -1,9 +1,9 @@
-"""The same fluctuating load through fixed executors, Spark's dynamic allocation, and policies: who is late, who pays.
+"""Latency and cost of fixed executors, Spark's dynamic allocation, and policies, under the same fluctuating load.
 
-A standalone cluster of six executors with a core each, on this machine. A record is one call to something outside, which takes
-40 ms: its task waits, and burns nothing (``work: "wait"``); so six executors fit on two cores. The rate is that of a recorded
-trace, half as fast again, scaled so that its peak keeps four of the six busy. Each side is an application of its own, with the
-same topology, target and settings. The first seconds, in which Python starts, do not count as late.
+A standalone cluster on this machine has six executors with a core each. A record is a call to an external service, which takes
+40 ms: its task waits and uses no CPU (``work: "wait"``), so six executors fit on two cores. The rate is that of a recorded
+trace, half as fast again, scaled so that four of the six executors are busy at its peak. Each contender is an application of
+its own, with the same topology, target and settings. The first seconds, in which Python starts, do not count as late.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from springtide.record.folder import RunFolder
 EXECUTORS = 6
 CALL_S = 0.040
 BUSY_AT_PEAK = 4.0
-"""Executors that wait at the trace's peak: 67 % of six, as fixed executors for a peak are sized."""
+"""Busy executors at the trace's peak: 67 % of six, the usual size of a fixed cluster for a peak."""
 TARGET_S = 5.0
-"""A batch of ten records takes 0.7 s on this cluster; a target is some times that."""
+"""The latency target: several times the 0.7 s that a batch of ten records takes on this cluster."""
 INTERVAL_S = 5.0
-"""Between two decisions. An executor takes 8 s to come, so there is no use in deciding much oftener."""
+"""The time between decisions. An executor takes 8 s to start, so much shorter intervals are useless."""
 WARM_S = 60.0
 FASTEST = 2.0
 SPEED = 1.5
@@ -42,19 +42,19 @@ DYNAMIC = {
     "spark.dynamicAllocation.minExecutors": "1",
     "spark.dynamicAllocation.maxExecutors": str(EXECUTORS),
 }
-"""Spark's own; its times are the defaults: more after a second of tasks that wait, fewer after a minute without any."""
+"""Spark's dynamic allocation, with its default times: scale out after a second of pending tasks, in after an idle minute."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One record."""
+    """A record."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class Side:
-    """How one application is run."""
+class Contender:
+    """The policy and the settings of an application."""
 
     policy: str = "static"
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -63,16 +63,16 @@ class Side:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
-def sides(mean_busy: float) -> dict[str, Side]:
-    """All of them, by the names that contracts give them. ``mean_busy``: executors that are busy on average."""
+def sides(mean_busy: float) -> dict[str, Contender]:
+    """All contenders by the names in the contract. ``mean_busy``: the mean number of busy executors."""
     mean = math.ceil(mean_busy)
     return {
-        "fixed-peak": Side("static", {"degree": EXECUTORS}, "fixed"),
-        "fixed-mean": Side("static", {"degree": mean}, "fixed", mean),
-        "dynamic-allocation": Side("static", {"degree": EXECUTORS}, "spark", conf=DYNAMIC),
-        "spark-ratio": Side("spark-ratio"),
-        "flink": Side("flink"),
-        "tide": Side("tide"),
+        "fixed-peak": Contender("static", {"degree": EXECUTORS}, "fixed"),
+        "fixed-mean": Contender("static", {"degree": mean}, "fixed", mean),
+        "dynamic-allocation": Contender("static", {"degree": EXECUTORS}, "spark", conf=DYNAMIC),
+        "spark-ratio": Contender("spark-ratio"),
+        "flink": Contender("flink"),
+        "tide": Contender("tide"),
     }
 
 
@@ -83,12 +83,14 @@ def measure(
     policies: Sequence[str] = NAMES, trace: str = "psps_sbac", data: str | None = None, speed: float = SPEED,
     seconds: float | None = None, progress: TextIO = sys.stderr,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run the sides one after the other, each for the whole trace, or for so many seconds of it."""
+    """Run the contenders one after the other, each for the whole trace, or for ``seconds`` of it."""
     for name in policies:
         if name not in NAMES:
-            raise OptionError(f"no side {name!r}; {nearest(name, NAMES)}")
+            raise OptionError(f"no policy {name!r} in this benchmark; {nearest(name, NAMES)}")
     if not 0 < speed <= FASTEST:
-        raise OptionError(f"speed={speed:g} is not allowed; it is above 0 and at most {FASTEST:g}: faster is another load")
+        raise OptionError(
+            f"speed={speed:g} is not allowed; give more than 0 and at most {FASTEST:g}, above which the load differs too much"
+        )
     whole = named(trace, data)
     seconds = min(seconds or math.inf, whole.end / speed)
     rate = scaled(whole, speed, seconds)
@@ -113,7 +115,7 @@ def measure(
 
 
 def scaled(rate: Rate, speed: float, seconds: float) -> Rate:
-    """The trace, faster, with a peak, in the seconds that are played, at which so many executors are busy as are wanted."""
+    """The trace, played faster and scaled: at its peak within ``seconds``, ``BUSY_AT_PEAK`` executors are busy."""
     played = [value for start, value in zip(rate.starts, rate.values, strict=True) if start < seconds * speed]
     factor = BUSY_AT_PEAK / CALL_S / max(played)
     starts = tuple(start / speed for start in rate.starts)
@@ -130,7 +132,7 @@ def _called(call: Call) -> Call:
 
 
 def _run(
-    side: Side, rate: Rate, master: str, place: Path, seconds: float, conf: Mapping[str, str]
+    side: Contender, rate: Rate, master: str, place: Path, seconds: float, conf: Mapping[str, str]
 ) -> dict[str, Any]:  # fmt: skip
     calls = st.source.generate(_made, rate=rate)
     topology = calls.map(_called, name="call", parallelism=EXECUTORS).to(st.sink.discard()).named("calls")

@@ -1,9 +1,9 @@
-"""What Springtide adds to a hand-written query, and what its session settings save.
+"""Springtide's overhead over a hand-written query, and the gain from its session settings.
 
-Three sides run the same three light operators on 1,000 rows a batch: ``vanilla`` with Spark's defaults, ``vanilla`` with
-Springtide's session settings, and Springtide. Sessions differ in settings of the JVM, so the first side has a process of
-its own; only one process works at a time, the order turns from round to round, and the first batches of every query are
-dropped. A batch's time is the time from its start to the start of the next, as all three run back to back.
+Three contenders run the same three light operators on 1,000 rows a batch: ``vanilla`` with Spark's defaults, ``vanilla`` with
+Springtide's session settings, and Springtide. Sessions differ in settings of the JVM, so the first contender has a process of
+its own. Only one process works at a time, the order rotates from round to round, and the first batches of every query are
+dropped. A batch's time is that from its start to the start of the next, because all three run batches back to back.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from springtide.bench.statistics import quartiles, turned
 ROWS_PER_BATCH = 1_000
 SHAPES = ("chained", "shuffled")
 SIDES = (("defaults", "vanilla"), ("springtide", "vanilla"), ("springtide", "springtide"))
-"""(session settings, who runs the query)"""
+"""Pairs of session settings and the runner of the query."""
 
 Times = dict[tuple[str, str, str], list[list[float]]]
 
 
 def measure(rounds: int, batches: int, progress: TextIO = sys.stderr) -> dict[str, Any]:
-    """Run all sides, ``rounds`` times each after one round to warm up."""
+    """Run all contenders ``rounds`` times each, after a round to warm up."""
     times: Times = {}
     with _child("defaults") as defaults, _child("springtide") as springtide:
         children = {"defaults": defaults, "springtide": springtide}
@@ -47,7 +47,7 @@ def measure(rounds: int, batches: int, progress: TextIO = sys.stderr) -> dict[st
 
 
 def _compared(times: Times, shape: str) -> dict[str, Any]:
-    """Medians of each round's median; ratios within the round, with their quartiles."""
+    """Medians of the rounds' medians, and ratios within a round with their quartiles."""
     defaults, vanilla, springtide = (
         [statistics.median(periods) for periods in times[(shape, settings, who)]] for settings, who in SIDES
     )
@@ -65,7 +65,7 @@ def _compared(times: Times, shape: str) -> dict[str, Any]:
 
 
 class _Child:
-    """A process with one Spark session, which runs what it is told and answers with the times."""
+    """A process with a Spark session. It runs the queries that it is sent, and answers with the times."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

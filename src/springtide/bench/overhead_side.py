@@ -1,4 +1,4 @@
-"""One process of ``springtide bench overhead``: a session, and the queries that it is told to run."""
+"""A process of ``springtide bench overhead``: a session that runs the queries of its input."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ DROPPED = 15
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Value:
     value: int
 
 
-def add(row: Row) -> Row:
-    return Row(row.value + 1)
+def add(record: Value) -> Value:
+    return Value(record.value + 1)
 
 
-def keep(row: Row) -> bool:
-    return row.value % 7 != 0
+def keep(record: Value) -> bool:
+    return record.value % 7 != 0
 
 
-def double(row: Row) -> Row:
-    return Row(row.value * 2)
+def double(record: Value) -> Value:
+    return Value(record.value * 2)
 
 
 def topology(shape: str) -> st.Topology:
-    """Springtide's side."""
+    """Springtide's query."""
     own: dict[str, Any] = {} if shape == "chained" else {"grouping": "round-robin", "parallelism": CORES}
-    rows = st.source.dataframe(_source, schema=Row, ordered=True)
+    rows = st.source.dataframe(_source, schema=Value, ordered=True)
     return rows.map(add, **own).filter(keep, **own).map(double, **own).to(st.sink.discard()).named("overhead")
 
 
@@ -62,7 +62,7 @@ Batches = Iterable[pa.RecordBatch]
 
 
 def _each(function: Callable[[list[int]], list[int]]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """A hand-written operator: plain Python values, no classes in between."""
+    """A hand-written operator on plain Python values, without record classes."""
 
     def apply(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -73,7 +73,7 @@ def _each(function: Callable[[list[int]], list[int]]) -> Callable[[Batches], Ite
 
 
 def vanilla(session: SparkSession, shape: str) -> DataFrame:
-    """The same by hand: fused in one ``mapInArrow``, or with a ``repartition`` before each operator."""
+    """The same query by hand: fused in a single ``mapInArrow``, or with a ``repartition`` before each operator."""
     rows, schema = _source(session), "value long"
     if shape == "chained":
         return rows.mapInArrow(_each(lambda v: [x * 2 for x in [y + 1 for y in v] if x % 7 != 0]), schema)
@@ -112,8 +112,7 @@ def run_springtide(session: SparkSession, shape: str, batches: int, folder: Path
 
 
 def _periods(starts: list[float], batches: int) -> list[float]:
-    kept = starts[DROPPED : DROPPED + batches + 1]
-    return [after - before for before, after in itertools.pairwise(kept)]
+    return [after - before for before, after in itertools.pairwise(starts[DROPPED : DROPPED + batches + 1])]
 
 
 def _session(settings: str) -> Any:
@@ -134,8 +133,8 @@ def _session(settings: str) -> Any:
 
 
 def main() -> None:
-    """Read [shape, who, batches] lines; answer each with the batch times in ms."""
-    answers = os.fdopen(os.dup(1), "w")  # what Spark prints must not get between the answers
+    """Read lines of [shape, who, batches], and answer each with the batch times in ms."""
+    answers = os.fdopen(os.dup(1), "w")  # the answers must not contain Spark's output
     os.dup2(2, 1)
     session = _session(sys.argv[1])
     for line in sys.stdin:

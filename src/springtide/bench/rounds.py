@@ -1,9 +1,9 @@
-"""How long one control round of all managers takes, for 10, 100 and 1,000 operators on up to 200 nodes.
+"""The duration of a control round of all managers, for 10, 100 and 1,000 operators on up to 200 nodes.
 
 The cluster is that of ``bench decisions``, on fewer nodes, with delays between them. In a timed round every operator's manager
-is asked by EDF's threshold policy, every node's manager looks for something to move, and the application's manager ranks what
-they propose and grants it. Degrees stay as they are, so that in every round as many have something to propose. They are timed
-in turns of several; a turn's time is its median, and told is the least of the turns, as noise only adds.
+decides by EDF's threshold policy, every node's manager looks for a replica to move, and the application's manager ranks and
+grants the proposals. Degrees stay the same, so that every round has the same number of proposals. Several rounds form a turn;
+the result is the least of the turns' medians, because noise only adds time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from springtide.policy.scale import ScalePolicy
 from springtide.policy.scale.threshold import Threshold
 
 SIZES = ((10, 2), (100, 20), (1_000, 200))
-"""Operators and nodes."""
+"""Numbers of operators and of nodes."""
 LIMIT_MS = 200.0
-"""What a round may take with 1,000 operators on 200 nodes."""
+"""The longest allowed round with 1,000 operators on 200 nodes."""
 WARM, TIMED, TURNS = 2, 8, 3
-"""Rounds before, and in each turn."""
+"""Rounds to warm up, rounds in a turn, and turns."""
 
 
 def measure(
     sizes: Sequence[tuple[int, int]] = SIZES, turns: int = TURNS, seed: int = 0, policy: ScalePolicy | None = None,
     progress: TextIO = sys.stderr,
 ) -> dict[str, Any]:  # fmt: skip
-    """A row for each size; ``messages``: those of a round, the most of all rounds."""
+    """A row for each size; ``messages``: the most messages in a round."""
     rows = []
     for operators, nodes in sizes:
         rows.append(_row(policy or Threshold(), operators, nodes, turns, seed))
@@ -50,7 +50,7 @@ def _row(policy: ScalePolicy, operators: int, nodes: int, turns: int, seed: int)
     hierarchy = Hierarchy(policy, settle_s=0.0, migration=True, migrate_above=0.6, delays=_delays(nodes, random.Random(seed)))
     state, rng, took, messages = hierarchy.initial(), np.random.default_rng(seed), [], 0
     gc.collect()
-    gc.freeze()  # no run has so many intervals in memory; the collector shall not look through them again and again
+    gc.freeze()  # unlike a run, all intervals are in memory; the collector would scan them again and again
     try:
         for snapshot in intervals:
             begin = time.perf_counter()
@@ -64,17 +64,18 @@ def _row(policy: ScalePolicy, operators: int, nodes: int, turns: int, seed: int)
 
 
 def on_nodes(snapshot: Snapshot, nodes: int) -> Snapshot:
-    """The same on so many nodes, each with a core more than it has replicas; what was in use moves along."""
+    """The snapshot moved to ``nodes`` nodes, each with a core more than it has replicas; the used cores move along."""
     operators = tuple(
-        replace(one, replicas=tuple(_on(replica, nodes) for replica in one.replicas)) for one in snapshot.operators
+        replace(operator, replicas=tuple(_on(replica, nodes) for replica in operator.replicas))
+        for operator in snapshot.operators
     )
     hosted, used = [0] * nodes, [0.0] * nodes
     for replica in (replica for operator in operators for replica in operator.replicas):
         number = int(replica.node.removeprefix("node"))
         hosted[number] += 1
         used[number] += replica.utilisation or 0.0
-    there = tuple(NodeSnapshot(f"node{i}", hosted[i] + 1, round(used[i], 3)) for i in range(nodes))
-    return replace(snapshot, operators=operators, nodes=there)
+    moved = tuple(NodeSnapshot(f"node{i}", hosted[i] + 1, round(used[i], 3)) for i in range(nodes))
+    return replace(snapshot, operators=operators, nodes=moved)
 
 
 def _on(replica: ReplicaSnapshot, nodes: int) -> ReplicaSnapshot:
@@ -82,5 +83,5 @@ def _on(replica: ReplicaSnapshot, nodes: int) -> ReplicaSnapshot:
 
 
 def _delays(nodes: int, chance: random.Random) -> dict[str, dict[str, float]]:
-    """Up to 20 ms from any node to any other."""
+    """Random delays of up to 20 ms between all nodes."""
     return {f"node{i}": {f"node{j}": chance.uniform(0, 20) for j in range(nodes) if j != i} for i in range(nodes)}

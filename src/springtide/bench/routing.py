@@ -1,14 +1,14 @@
-"""What routing costs a task: microseconds per record, and how much later the first batch of a fresh worker is done.
+"""The cost of routing in a task: microseconds per record, and the delay of a fresh worker's first batch.
 
-Microseconds: ``route`` on shares of 2,000 records of POSG's stream, hashes of the keys included, after 50,000 records were
-learned from; the groupings take turns, and a grouping's time is the least of its rounds, as noise only adds.
+Microseconds: ``route`` on shares of 2,000 records of POSG's stream, including the hashes of the keys, after the grouping has
+learned from 50,000 records. The groupings take turns; a grouping's time is the least of its rounds, because noise only adds.
 
-Long keys: the same of ``hash`` on strings of 1 kB to 1 MB, held to 2 µs a record and 1 ns a byte.
+Long keys: the same for ``hash`` on strings of 1 kB to 1 MB, with a limit of 2 µs a record and 1 ns a byte.
 
-The first batch: a warm session in which every measured batch has a Python daemon and workers of its own, none of which
-has done anything before. Spark starts new ones for another environment, so a variable that nobody reads is set anew for each
-batch. Two tasks, so that two cores can start two workers at once. The groupings take turns; told is the median of the
-differences to round-robin in the same round. ``hash`` knows nothing that would have to be unpacked: it shows the noise.
+The first batch: a warm session in which every measured batch has its own, unused Python daemon and workers. Spark starts new
+workers for a new environment, so an unused variable is changed for each batch. There are two tasks, so that two cores start two
+workers at once. The groupings take turns; the result is the median of the differences to round-robin in the same round.
+``hash`` has no table to unpack, so it shows the noise.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ RECORDS, WARM = 2_000, 50_000
 FRESH, FRESH_WIDTH, WARM_ROUNDS = ("round-robin", "hash", "posg", "tide"), 2, 2
 BASE = FRESH[0]
 LONG = {1 << 10: 2_000, 1 << 16: 64, 1 << 20: 8}
-"""Bytes of a long key, and the number of records in a share."""
+"""For each length of a long key, in bytes, the number of records in a share."""
 LIMIT_US, LIMIT_NS_PER_BYTE = 2.0, 1.0
 
 
 def measure(rounds: int, fresh_rounds: int, progress: TextIO = sys.stderr) -> dict[str, Any]:
-    """All groupings that run on Spark."""
-    found = [cls.name for cls in registry.available("group") if not getattr(cls, "simulator_only", False)]
-    groupings: dict[str, Grouping] = {name: registry.create("group", name) for name in found}
+    """Measure all groupings that run on Spark."""
+    names = [cls.name for cls in registry.available("group") if not getattr(cls, "simulator_only", False)]
+    groupings: dict[str, Grouping] = {name: registry.create("group", name) for name in names}
     micros = _micros(groupings, rounds)
     long = long_keys(rounds)
     print("microseconds per record: done", file=progress, flush=True)
@@ -52,13 +52,13 @@ def measure(rounds: int, fresh_rounds: int, progress: TextIO = sys.stderr) -> di
         "k": K,
         "records": RECORDS,
         "fresh_tasks": FRESH_WIDTH,
-        "rows": [{"grouping": name, "us_per_record": round(micros[name], 3), **_later(extra.get(name))} for name in found],
+        "rows": [{"grouping": name, "us_per_record": round(micros[name], 3), **_later(extra.get(name))} for name in names],
         "long_keys": long,
     }
 
 
 def long_keys(rounds: int) -> list[dict[str, Any]]:
-    """What ``hash`` takes to route records by a long string, next to what it may take."""
+    """The time of ``hash`` to route records by a long string, and its limit."""
     rng = np.random.default_rng(3)
     grouping = registry.create("group", "hash")
     rows = []
@@ -90,7 +90,7 @@ def _later(extra: list[float] | None) -> dict[str, Any]:
 
 
 def _reports(width: int) -> Iterator[list[TaskCosts]]:
-    """What ``width`` tasks report of 50,000 records of POSG's stream, in batches of 2,000."""
+    """The reports of ``width`` tasks on 50,000 records of POSG's stream, in batches of 2,000."""
     rng = np.random.default_rng(1)
     records = stream("posg", 1.0, rng)
     tasks = np.arange(RECORDS) % width
@@ -101,7 +101,7 @@ def _reports(width: int) -> Iterator[list[TaskCosts]]:
 
 
 def _learned(grouping: Grouping) -> Table:
-    """What a grouping knows after those."""
+    """The table of a grouping after those reports."""
     if not isinstance(grouping, Learner):
         return {}
     state = grouping.initial()
@@ -131,13 +131,13 @@ def _micros(groupings: Mapping[str, Grouping], rounds: int) -> dict[str, float]:
 
 
 def _first_batches(groupings: Mapping[str, Grouping], rounds: int, progress: TextIO) -> dict[str, list[float]]:
-    """By how much the first batch of fresh workers takes longer than with round-robin."""
+    """The delay of the first batch of fresh workers, compared with round-robin, by grouping."""
     extra: dict[str, list[float]] = {name: [] for name in groupings}
     rng = np.random.default_rng(2)
-    records = stream("posg", 1e6, np.random.default_rng(1))  # the keys that were learned, and work that takes no time
+    records = stream("posg", 1e6, np.random.default_rng(1))  # the keys of the reports, and work that takes no time
     with balance.spark_session(FRESH_WIDTH) as session:
         session.sparkContext.setLocalProperty(BATCH_PROPERTY, "0")
-        sides = {name: balance.Springtide(session, "wait", FRESH_WIDTH, one) for name, one in groupings.items()}
+        sides = {name: balance.Springtide(session, "wait", FRESH_WIDTH, grouping) for name, grouping in groupings.items()}
         for side in sides.values():
             for reports in _reports(FRESH_WIDTH):
                 side.learn(reports)
@@ -164,7 +164,7 @@ def _first_batch(session: Any, side: balance.Springtide, frame: Any, environment
 
 
 def _end_workers() -> None:
-    """End Spark's Python processes: those of this environment are not asked for again."""
+    """End Spark's Python processes. Spark does not use those of this environment again."""
     own = [process for process in psutil.Process().children(recursive=True) if _is_worker(process)]
     for process in own:
         process.kill()

@@ -1,9 +1,9 @@
-"""How fast the simulator is: the same M/M/k model in SimPy and in ours, in the same run, through ``simulate``.
+"""The speed of the simulator: the same M/M/k model in SimPy and in Springtide, through ``simulate``, in the same run.
 
-Records come as a Poisson process, wait in one queue, and are served by k servers in exponential time. In ours that is an
-operator with k replicas whose grouping sends each record to the replica that is free first. An event is one record's
-departure on both sides; both draw their random numbers from numpy, in blocks. Each side runs once to warm up, then they
-take turns, and who begins changes from round to round.
+Records come as a Poisson process, wait in a single queue, and are served by k servers in exponential time. In Springtide that
+is an operator with k replicas whose grouping sends each record to the replica that is free first. An event is the departure of
+a record on both sides; both draw their random numbers from numpy, in blocks. Each side runs once to warm up, then they take
+turns, in an order that changes from round to round.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SERVERS, LOAD = 8, 0.9
 RECORDS, SIMPY_RECORDS = 4_000_000, 100_000
 
 Side = Callable[[int, int], float]
-"""Simulates so many records with a seed; the mean time from arrival to departure, in units of the mean service time."""
+"""Simulates a number of records with a seed. Returns the mean time from arrival to departure, in mean service times."""
 
 
 def measure(rounds: int = 7, records: int = RECORDS, progress: TextIO = sys.stderr) -> dict[str, Any]:
-    """Medians over the rounds; ratios within a round, with their quartiles."""
+    """Medians over the rounds, and ratios within a round with their quartiles."""
     if importlib.util.find_spec("simpy") is None:
         raise SetupError("simpy is not installed; pip install 'springtide[bench]'")
     theirs = max(1_000, min(SIMPY_RECORDS, records))
@@ -44,7 +44,7 @@ def measure(rounds: int = 7, records: int = RECORDS, progress: TextIO = sys.stde
                 speeds[name].append(count / (time.perf_counter() - begin))
                 means[name].append(mean)
         print(f"round {number} of {rounds}{'' if number else ' (warm-up)'}", file=progress, flush=True)
-    ratios = [one / other for one, other in zip(speeds["springtide"], speeds["simpy"], strict=True)]
+    ratios = [ours / theirs for ours, theirs in zip(speeds["springtide"], speeds["simpy"], strict=True)]
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     return {
         "model": {"k": SERVERS, "rho": LOAD},
@@ -74,7 +74,7 @@ def ours(records: int, seed: int) -> float:
 
 
 def with_simpy(records: int, seed: int) -> float:
-    """The model as SimPy's users write it when it has to be fast: servers that take from a store.
+    """The model as SimPy's users write it for speed: servers that take records from a store.
 
     A process for every record, with a ``Resource``, takes 1.4 times as long.
     """

@@ -16,25 +16,26 @@ from typing import Any
 from springtide.errors import RunError
 
 WAIT_S = 60.0
-"""A master is up after 3 s; on a machine that is busy it takes longer."""
+"""The longest wait for a master or a worker. A start takes 3 s, and longer on a busy machine."""
 
 NICE = 5
-"""An executor's start takes seconds of a core. On a cluster they are another machine's; here the driver comes first."""
+"""The nice value of the cluster's processes. An executor's start takes seconds of a core, which on a cluster are another
+machine's; here the driver comes first."""
 
 EXECUTOR_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
-    # JVMs that live for minutes on few cores: a start takes half the time
+    # for JVMs that live for minutes on few cores: a start takes half the time
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""For an application on it: executors of one core each."""
+"""Settings of an application on the cluster: executors with a core each."""
 
 
 @contextlib.contextmanager
 def standalone(folder: Path, cores: int = 6, memory: str = "6g") -> Iterator[str]:
-    """A cluster whose worker says that it has so many cores; yields the master's address. What it prints is in ``folder``."""
+    """Run a cluster whose worker offers ``cores`` cores, and yield the master's address. Its log is in ``folder``."""
     import pyspark
 
     from springtide.spark.driver import java
@@ -72,10 +73,10 @@ def standalone(folder: Path, cores: int = 6, memory: str = "6g") -> Iterator[str
 
 
 def with_archive(folder: Path) -> dict[str, str]:
-    """Settings for an application whose executors start with an archive of their classes, made here by one that ends.
+    """Settings of an application whose executors start from an archive of their classes. A first application makes the archive.
 
-    A start takes 1.6 s of a core instead of 3.1. On a cluster that is another machine's time; here six of them, on two cores,
-    would hold up what is measured. Without an archive, as where the JVM cannot make one, they start as they do.
+    A start then takes 1.6 s of a core instead of 3.1. On a cluster that is another machine's time; here the starts of six
+    executors on two cores would disturb the measurement. If the JVM cannot make an archive, executors start without it.
     """
     from springtide.spark.driver import session as sessions
 
@@ -87,7 +88,7 @@ def with_archive(folder: Path) -> dict[str, str]:
         session.stop()
         end, size = time.monotonic() + WAIT_S, -1
         while size != (size := archive.stat().st_size if archive.exists() else 0) or (not size and time.monotonic() < end):
-            time.sleep(1.0)  # until it is there, and does not grow any more
+            time.sleep(1.0)  # until the archive exists and has stopped growing
     if not archive.exists():
         return dict(EXECUTOR_CONF)
     return {**EXECUTOR_CONF, options: f"{EXECUTOR_CONF[options]} -XX:SharedArchiveFile={archive}"}

@@ -1,11 +1,11 @@
-"""State side by side: Spark's ``transformWithState`` and built-in aggregation, and Springtide's shards. Three questions:
+"""Stateful operators: Springtide's shards, Spark's ``transformWithState`` and its built-in aggregation. Three measurements:
 
-- throughput: how many rows a second are counted, 2,000 a batch over 1,000 keys, and 100,000 over 50,000
-- pause: how long no batch ends while a state of 100 MB is spread from 2 tasks to 8, and back
-- skew: what is left of the throughput when the popular keys change (Elasticutor, figure 6)
+- throughput: rows counted a second, with batches of 2,000 rows over 1,000 keys, and of 100,000 over 50,000
+- pause: the time without a finished batch while a state of 100 MB is rescaled from 2 tasks to 8, and back
+- skew: the throughput when the popular keys change (Elasticutor, figure 6)
 
-Each part has a process and a session of its own, with the same settings for all sides of it; where pauses are measured, each
-side in each round. A batch's time is that from its start to the start of the next, as all run back to back.
+Each part has its own process and session, with the same settings for all contenders; for pauses, so has each contender in each
+round. A batch's time is that from its start to the start of the next, because all run batches back to back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTS = ("throughput", "pause", "skew")
 
 @dataclass(frozen=True)
 class Load:
-    """Rows a batch, over so many keys; batches that are measured, after so many that are not."""
+    """The rows and the keys of a batch, the number of batches that are measured, and of those before them that are not."""
 
     rows: int
     keys: int
@@ -35,46 +35,46 @@ class Load:
 
 
 LOADS = (Load(2_000, 1_000, 12, 6), Load(100_000, 50_000, 4, 2))
-"""With which throughput is measured."""
+"""The loads of the throughput part."""
 OMEGAS = (0, 2, 8, 16)
-"""How many times a minute the popular keys change where skew is measured."""
+"""Changes of the popular keys a minute, in the skew part."""
 
 
 def measure(
     parts: Sequence[str] = PARTS, rounds: int = 3, rows: int | None = None, omega: int | None = None,
     progress: TextIO = sys.stderr,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run the parts, one after the other. ``rows``: throughput only with so many a batch; ``omega``: skew only with that."""
+    """Run the parts, one after the other. ``rows``: limits throughput to batches of this size; ``omega``: limits skew to it."""
     for part in parts:
         if part not in PARTS:
             raise OptionError(f"no part {part!r}; {nearest(part, PARTS)}")
     if rows not in (None, *(load.rows for load in LOADS)):
         known = " or ".join(str(load.rows) for load in LOADS)
-        raise OptionError(f"throughput is measured with batches of {known} rows; {rows} came")
+        raise OptionError(f"rows={rows} is not allowed; give {known} rows a batch")
     if omega not in (None, *OMEGAS):
-        raise OptionError(f"skew is measured with keys that change {', '.join(map(str, OMEGAS))} times a minute; {omega} came")
+        raise OptionError(f"omega={omega} is not allowed; give {', '.join(map(str, OMEGAS))} changes of the keys a minute")
     chosen = {"throughput": rows, "skew": omega}
-    found = {}
+    answers = {}
     for part in parts:
         print(f"{part}:", file=progress, flush=True)
         only = chosen.get(part)
-        found[part] = answer_of(f"state_{part}", rounds, *([] if only is None else [only]))
+        answers[part] = answer_of(f"state_{part}", rounds, *([] if only is None else [only]))
     document: dict[str, Any] = {}
-    if "throughput" in found:
-        document["throughput"] = found["throughput"]
-        document["ratios"] = ratios(found["throughput"])
-    if "pause" in found:
-        document["pause"] = found["pause"]
-        usual = max(found["pause"]["springtide_s"], found["pause"]["usual_batch_s"])
-        document["pause_ratio"] = round(found["pause"]["spark_s"] / usual, 2)
-    if "skew" in found:
+    if "throughput" in answers:
+        document["throughput"] = answers["throughput"]
+        document["ratios"] = ratios(answers["throughput"])
+    if "pause" in answers:
+        document["pause"] = answers["pause"]
+        usual = max(answers["pause"]["springtide_s"], answers["pause"]["usual_batch_s"])
+        document["pause_ratio"] = round(answers["pause"]["spark_s"] / usual, 2)
+    if "skew" in answers:
         document["work"] = "wait"
-        document["skew"] = found["skew"]
+        document["skew"] = answers["skew"]
     return document
 
 
 def answer_of(module: str, *arguments: object) -> Any:
-    """What a module of the benchmark answers, in a process of its own."""
+    """The JSON that a module of the benchmark prints, run in a process of its own."""
     command = [sys.executable, "-m", f"springtide.bench.{module}", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=None, text=True) as process:  # noqa: S603
         assert process.stdout is not None
@@ -85,7 +85,7 @@ def answer_of(module: str, *arguments: object) -> Any:
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Springtide's rows a second over those of the others, each at its best, and the built-in's at 16 partitions; by rounds."""
+    """Springtide's rows a second over those of the others, each at its best parallelism, and the built-in at 16 partitions."""
     found = []
     for size in sorted({(row["rows"], row["keys"]) for row in rows}):
         mine = _best(rows, size, ("springtide",))

@@ -1,11 +1,11 @@
-"""One process of ``springtide bench state``: how long no batch ends while 100 MB of state go from 2 tasks to 8, and back.
+"""A process of ``springtide bench state``: the pause of the output while 100 MB of state go from 2 tasks to 8, and back.
 
 Files of rows come at a steady pace, whatever the query does. Springtide changes its width between two batches. Spark's way is
-to let the query take up what is there, stop it, repartition its checkpoint, and start it again. So that there is an end to what
-is there, no files come until it was taken up; those that were due come right after.
+to let the query process all files, stop it, repartition its checkpoint, and start it again. So that the query can catch up, no
+files come meanwhile; those that were due come right after.
 
-Each side has a process and a session of its own in each round, and runs there once before it is measured: Spark's state stores
-go on with their work every minute after their query has ended, and would do so beside the other side.
+Each contender has its own process and session in each round, and runs there once before it is measured: Spark's state stores do
+maintenance every minute even after their query has ended, which would disturb the other contender.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from springtide.spark.driver import session as sessions
 SLOTS = 8
 KEYS = 100_000
 TEXT_BYTES = 1_000
-"""100 MB of state: so many keys, each with a text of so many bytes."""
+"""The length of the text of each key: 100 MB of state in all."""
 ROWS = 2_000
 EVERY_S = 0.25
 STEADY_S, WARM_S = 30.0, 10.0
-"""How long each width is kept, and before anything is measured."""
+"""The time for each width, when measured and in the warm-up."""
 NARROW, WIDE = 2, 8
 
 
 @dataclass(frozen=True)
-class Said:
+class KeyText:
     key: int
     text: str
 
@@ -58,13 +58,13 @@ SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string())])
 
 
 class Feeder:
-    """Puts a file of rows into a folder four times a second, on a thread of its own; the first ones have every key."""
+    """Writes a file of rows into a folder four times a second, on a thread of its own. The first files have every key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._random = np.random.default_rng(1)
         self._number = 0
-        self._over, self._held = threading.Event(), threading.Event()
+        self._over, self._paused = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         folder.mkdir()
         for keys in np.array_split(np.arange(KEYS), 10):
@@ -78,19 +78,19 @@ class Feeder:
         self._thread.join()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """No files meanwhile; those that are due come afterwards."""
-        self._held.set()
+    def paused(self) -> Iterator[None]:
+        """Write no files meanwhile; those that are due follow afterwards."""
+        self._paused.set()
         try:
             yield
         finally:
-            self._held.clear()
+            self._paused.clear()
 
     def _run(self) -> None:
         due = 0
         while not self._over.wait(EVERY_S):
             due += 1
-            while due and not self._held.is_set():
+            while due and not self._paused.is_set():
                 self._put(self._random.integers(0, KEYS, ROWS))
                 due -= 1
 
@@ -108,30 +108,30 @@ def rows(session: SparkSession, folder: Path) -> DataFrame:
 
 
 def springtide(session: SparkSession, folder: Path, steady_s: float) -> tuple[float, float]:
-    """The longest gap beyond the usual while the width goes up and down, and how long a batch takes as a rule."""
-    said = st.source.dataframe(lambda spark: rows(spark, folder / "in"), schema=Said, ordered=True)
-    kept = said.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=SHARDS, name="kept")
-    script = f"kept 0:{NARROW} {steady_s:g}:{WIDE} {2 * steady_s:g}:{NARROW}; * 0:1"
+    """The longest gap beyond the median while the width goes up and down, and the median duration of a batch."""
+    texts = st.source.dataframe(lambda spark: rows(spark, folder / "in"), schema=KeyText, ordered=True)
+    latest = texts.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=SHARDS, name="latest")
+    script = f"latest 0:{NARROW} {steady_s:g}:{WIDE} {2 * steady_s:g}:{NARROW}; * 0:1"
     feeder = Feeder(folder / "in")
     feeder.start()
     try:
         result = st.run(
-            kept.to(st.sink.discard()).named("kept"), policy="scripted", settings={"script": script}, max_slots=SLOTS,
+            latest.to(st.sink.discard()).named("latest"), policy="scripted", settings={"script": script}, max_slots=SLOTS,
             duration=3 * steady_s, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
         )  # fmt: skip
     finally:
         feeder.stop()
     reports = [json.loads(line) for line in (result.folder / "batches.jsonl").read_text().splitlines()]
-    widths = [report["plan"]["widths"]["kept"] for report in reports]
+    widths = [report["plan"]["widths"]["latest"] for report in reports]
     if not {NARROW, WIDE} <= set(widths):
-        raise RuntimeError(f"the width was to go from {NARROW} to {WIDE} and back; it was {widths}")
-    told = [report for report in reports if report["rows_in"]]
-    batch_s = statistics.median(report["committed"] - report["started"] for report in told)
-    return _pause([report["committed"] for report in told]), batch_s
+        raise RuntimeError(f"the width should go from {NARROW} to {WIDE} and back; it was {widths}")
+    busy = [report for report in reports if report["rows_in"]]
+    batch_s = statistics.median(report["committed"] - report["started"] for report in busy)
+    return _pause([report["committed"] for report in busy]), batch_s
 
 
 def spark(session: SparkSession, folder: Path, steady_s: float) -> tuple[float, float]:
-    """The same by Spark's own means."""
+    """The same with Spark's own means."""
     feeder = Feeder(folder / "in")
     feeder.start()
     ends: list[float] = []
@@ -149,12 +149,12 @@ def spark(session: SparkSession, folder: Path, steady_s: float) -> tuple[float, 
                 time.sleep(0.2)
                 if query.exception() is not None:
                     raise RuntimeError(str(query.exception()))
-            with feeder.held():
+            with feeder.paused():
                 query.processAllAvailable()
             query.stop()
-            told = [progress for progress in query.recentProgress if progress["numInputRows"]]
-            ends += [_end(progress) for progress in told]
-            batches += [progress["durationMs"]["triggerExecution"] / 1000 for progress in told]
+            busy = [progress for progress in query.recentProgress if progress["numInputRows"]]
+            ends += [_end(progress) for progress in busy]
+            batches += [progress["durationMs"]["triggerExecution"] / 1000 for progress in busy]
     finally:
         feeder.stop()
     ends = sorted(set(ends))
@@ -167,7 +167,7 @@ def _end(progress: Any) -> float:
 
 
 def _pause(ends: list[float]) -> float:
-    """The longest time between two batches' ends, beyond the usual; the first sixth is for warming up."""
+    """The longest time between the ends of two batches, less the median; the first sixth warms up and does not count."""
     gaps = [after - before for before, after in itertools.pairwise(ends)]
     return max(0.0, max(gaps[len(gaps) // 6 :]) - statistics.median(gaps))
 
@@ -176,36 +176,36 @@ SIDES = {"springtide": springtide, "spark": spark}
 
 
 def measured(side: str) -> tuple[float, float]:
-    """One side in this process: warmed up, then measured."""
+    """Warm up a contender in this process, then measure it."""
     session: Any = sessions.create(sessions.local_master(SLOTS), f"bench-state-pause-{side}", conf=ROCKSDB)
-    found = 0.0, 0.0
+    result = 0.0, 0.0
     for steady_s in (WARM_S, STEADY_S):
         with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
-            found = SIDES[side](session, Path(folder), steady_s)
+            result = SIDES[side](session, Path(folder), steady_s)
     session.stop()
-    return found
+    return result
 
 
 def rounds(count: int) -> dict[str, Any]:
-    """Both sides, each in a process of its own, so many times; another one first in every round."""
+    """Measure both contenders ``count`` times, each in a process of its own, in an order that rotates."""
     progress = sys.stderr
-    found: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
+    results: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
     for number in range(count):
         for side in turned(tuple(SIDES), number):
-            found[side].append(tuple(answer_of("state_pause", side)))
-            print(f"round {number + 1}: {side} pauses for {found[side][-1][0]:.2f} s", file=progress, flush=True)
+            results[side].append(tuple(answer_of("state_pause", side)))
+            print(f"round {number + 1}: {side} pauses for {results[side][-1][0]:.2f} s", file=progress, flush=True)
     return {
-        "springtide_s": round(statistics.median(pause for pause, _ in found["springtide"]), 3),
-        "spark_s": round(statistics.median(pause for pause, _ in found["spark"]), 3),
-        "usual_batch_s": round(statistics.median(usual for _, usual in found["springtide"]), 3),
-        "spark_batch_s": round(statistics.median(usual for _, usual in found["spark"]), 3),
-        "rounds": {name: [round(pause, 3) for pause, _ in pauses] for name, pauses in found.items()},
+        "springtide_s": round(statistics.median(pause for pause, _ in results["springtide"]), 3),
+        "spark_s": round(statistics.median(pause for pause, _ in results["spark"]), 3),
+        "usual_batch_s": round(statistics.median(usual for _, usual in results["springtide"]), 3),
+        "spark_batch_s": round(statistics.median(usual for _, usual in results["spark"]), 3),
+        "rounds": {name: [round(pause, 3) for pause, _ in pauses] for name, pauses in results.items()},
         "state_mb": KEYS * TEXT_BYTES / 1e6,
     }
 
 
 def main() -> None:
-    answer = os.fdopen(os.dup(1), "w")  # what Spark prints must not get into it
+    answer = os.fdopen(os.dup(1), "w")  # the answer must not contain Spark's output
     os.dup2(2, 1)
     what = sys.argv[1]
     print(json.dumps(measured(what) if what in SIDES else rounds(int(what))), file=answer, flush=True)

@@ -1,14 +1,14 @@
-"""One process of ``springtide bench state``: throughput when the popular keys change (Elasticutor, figure 6).
+"""A process of ``springtide bench state``: throughput when the popular keys change (Elasticutor, figure 6).
 
-Keys are drawn by Zipf's law with exponent 1; ω times a minute another permutation says which keys are the popular ones. A
-record costs a wait (``work: "wait"``), so eight tasks fit on two cores, and the source always has more than can be read.
+Keys are drawn by Zipf's law with exponent 1; ω times a minute a new permutation decides which keys are popular. A record costs
+a wait (``work: "wait"``), so eight tasks fit on two cores, and the source always has more records than can be read.
 
-    hash         shards in ranges, whatever they cost
-    restart      the query is stopped, its shards are balanced, and it is started again, whenever the popular keys have changed
+    hash         shards are assigned in ranges, whatever their loads
+    restart      the query is stopped, its shards are balanced, and it is restarted, whenever the popular keys have changed
     springtide   shards are balanced between two batches
 
-Every run has a checkpoint of its own, and with it another seed of the hash that deals keys out to shards. So hash partitioning
-is lucky in one round and not in another: beside its rows a second is told how much more than the mean its fullest task had.
+Every run has its own checkpoint, and so its own seed of the hash of keys. Hash partitioning is therefore lucky in some rounds:
+beside its rows a second, the load of its fullest task over the mean is reported.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ SHARDS = 256
 KEYS = 10_000
 WAIT_S = 0.001
 RATE = 12_000.0
-"""Records a second that come: more than eight tasks of 1 ms a record can take."""
+"""The input rate in records a second: more than eight tasks can process at 1 ms a record."""
 BATCH = 4_800
-"""Records of a batch: 0.6 s of waiting if all tasks have the same."""
+"""Records of a batch: 0.6 s of waiting if all tasks have the same number."""
 SECONDS = 60.0
 SEEN_S = 3.0
-"""After a change of the popular keys, so long until the new loads are known and the query is stopped."""
+"""The time from a change of the popular keys to a restart; the new loads are known by then."""
 WARM_S = 10.0
-"""So long is left out of each run; and a run of twice as long warms the JVM up before the first."""
+"""The time that is left out at the start of each run. A first run of twice this time warms up the JVM."""
 ENGINES = ("hash", "restart", "springtide")
 
 
@@ -61,14 +61,14 @@ class Click:
 
 
 @dataclass(frozen=True)
-class Counted:
+class KeyCount:
     key: int
     count: int
 
 
 @cache
 def _popularity() -> list[float]:
-    """Cumulated shares of the ranks."""
+    """Cumulative shares of the ranks."""
     shares = list(accumulate(1 / rank for rank in range(1, KEYS + 1)))
     return [share / shares[-1] for share in shares]
 
@@ -79,12 +79,12 @@ def _permutation(number: int) -> Any:
 
 
 def drawn(draw: st.Draw) -> Click:
-    """A record, with the rank of its key for a key."""
+    """A record whose key is a rank; ``shuffled`` replaces it."""
     return Click(min(bisect(_popularity(), draw.random.random()), KEYS - 1))
 
 
 def shuffled(omega: int, begun: float) -> Callable[[Click], Click]:
-    """Gives the ranks to other keys ω times a minute. By the clock, so that fast and slow engines see the same."""
+    """Assign the ranks to other keys ω times a minute, by the clock, so that fast and slow engines see the same keys."""
 
     def shuffle(click: Click) -> Click:
         return Click(_permutation(int((time.time() - begun) * omega / 60))[click.key])
@@ -92,20 +92,20 @@ def shuffled(omega: int, begun: float) -> Callable[[Click], Click]:
     return shuffle
 
 
-class Count(st.Processor):
-    """Counts, and waits for something outside at every record."""
+class WaitAndCount(st.Processor):
+    """Counts the records, and waits at each as for an external call."""
 
     count = st.value(int, default=0)
 
-    def process(self, key: int, records: list[Click], state: st.State) -> Iterator[Counted]:
+    def process(self, key: int, records: list[Click], state: st.State) -> Iterator[KeyCount]:
         time.sleep(WAIT_S * len(records))
         state.count += len(records)
-        yield Counted(key, state.count)
+        yield KeyCount(key, state.count)
 
 
 @dataclass
-class Held:
-    """Keeps the shards where they are while the query runs; ``reload`` balances them for the next start."""
+class BalanceAtStart:
+    """Leaves the shards where they are while the query runs; ``reload`` balances them for the next start."""
 
     owner: Owner
     loads: Loads
@@ -120,10 +120,10 @@ class Held:
 
 
 def run(session: Any, engine: str, omega: int, folder: Path, seconds: float = SECONDS) -> tuple[float, float]:
-    """Records a second, after the first seconds, and the records of a batch's fullest task over the mean task's."""
+    """Records a second after the first seconds, and the mean over the batches of the fullest task's records over the mean."""
     begun = time.time()
-    held = Held(spread(SHARDS, WIDTH), np.zeros(SHARDS))
-    sharding: Any = {"hash": "fixed", "restart": held, "springtide": "balance"}[engine]
+    balance = BalanceAtStart(spread(SHARDS, WIDTH), np.zeros(SHARDS))
+    sharding: Any = {"hash": "fixed", "restart": balance, "springtide": "balance"}[engine]
     spans = restarts(omega) if engine == "restart" else [seconds]
     for until in spans:
         left = begun + until - time.time()
@@ -131,13 +131,13 @@ def run(session: Any, engine: str, omega: int, folder: Path, seconds: float = SE
             stream = st.source.generate(drawn, rate=RATE, max_records=BATCH).map(
                 shuffled(omega, begun), schema=Click, name="shuffle"
             )
-            counts = stream.key_by("key").stateful(Count, shards=SHARDS)
+            counts = stream.key_by("key").stateful(WaitAndCount, name="count", shards=SHARDS)
             st.run(
                 counts.to(st.sink.discard()).named("clicks"), policy="static", settings={"degree": WIDTH}, max_slots=WIDTH,
                 duration=left, spark=session, checkpoint=folder / "checkpoint", runs=folder / "runs",
                 sharding=sharding,
             )  # fmt: skip
-            held.reload()
+            balance.reload()
     reports = [report for path in sorted((folder / "runs").iterdir()) for report in RunFolder(path).batches()]
     counted = [report for report in reports if report.started > begun + WARM_S]
     rows_s = sum(report.rows_in for report in counted) / (counted[-1].committed - counted[0].started)
@@ -150,7 +150,7 @@ def _fullest(report: BatchReport) -> float:
 
 
 def restarts(omega: int) -> list[float]:
-    """When the query is stopped, in seconds: as soon as new loads were seen after each change, and at the end."""
+    """The seconds at which the query is stopped: ``SEEN_S`` after each change of the popular keys, and at the end."""
     period = 60 / omega if omega else SECONDS
     changes = [number * period for number in range(math.ceil(SECONDS / period))]
     return [*(at + SEEN_S for at in changes if at + SEEN_S < SECONDS), SECONDS]
@@ -161,7 +161,7 @@ def main() -> None:
     os.dup2(2, 1)
     progress = sys.stderr
     session: Any = sessions.create(sessions.local_master(WIDTH), "bench-state-skew")
-    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    results: dict[tuple[int, str], list[tuple[float, float]]] = {}
     omegas = tuple(map(int, sys.argv[2:])) or OMEGAS
     with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
         run(session, "springtide", 0, Path(folder), 2 * WARM_S)
@@ -169,10 +169,10 @@ def main() -> None:
         for omega in omegas:
             for engine in turned(ENGINES, number):
                 with tempfile.TemporaryDirectory(prefix="springtide-bench-") as folder:
-                    found.setdefault((omega, engine), []).append(run(session, engine, omega, Path(folder)))
-                rows_s, fullest = found[omega, engine][-1]
-                told = f"round {number + 1}: ω = {omega}, {engine}: {rows_s:.0f} rows/s, fullest task {fullest:.2f}"
-                print(told, file=progress, flush=True)
+                    results.setdefault((omega, engine), []).append(run(session, engine, omega, Path(folder)))
+                rows_s, fullest = results[omega, engine][-1]
+                line = f"round {number + 1}: ω = {omega}, {engine}: {rows_s:.0f} rows/s, fullest task {fullest:.2f}"
+                print(line, file=progress, flush=True)
     session.stop()
     rows = [
         {
@@ -180,12 +180,12 @@ def main() -> None:
             "fullest": round(statistics.median(fullest for _, fullest in each), 3),
             "rounds": [round(rows_s) for rows_s, _ in each],
         }
-        for (omega, engine), each in found.items()
+        for (omega, engine), each in results.items()
     ]  # fmt: skip
     print(json.dumps(rows), file=answer, flush=True)
 
 
 if __name__ == "__main__":
-    from springtide.bench import state_skew  # by its name: workers look there for what is cached
+    from springtide.bench import state_skew  # imported by name: workers look up cached functions there
 
     state_skew.main()

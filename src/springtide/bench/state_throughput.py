@@ -1,4 +1,4 @@
-"""One process of ``springtide bench state``: the same counts of the same rows by each engine, in one session."""
+"""A process of ``springtide bench state``: each engine counts the same rows in the same session."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ ROCKSDB = {
 
 
 ENOUGH_S = 30.0
-"""A side whose batches take long is measured for so long, in two batches at least, after one that does not count."""
+"""An engine with slow batches is measured for this long, over at least two batches, after a first batch that does not count."""
 
 
 @dataclass(frozen=True)
-class Side:
+class Variant:
     engine: str
     parallelism: int
 
 
 SIDES = (
-    *(Side(engine, partitions) for engine in ("tws-pandas", "tws-row") for partitions in (2, 16)),
-    *(Side("builtin", partitions) for partitions in (2, 4, 16)),
-    *(Side(engine, width) for engine in ("springtide", "springtide-processor") for width in (2, 4)),
+    *(Variant(engine, partitions) for engine in ("tws-pandas", "tws-row") for partitions in (2, 16)),
+    *(Variant("builtin", partitions) for partitions in (2, 4, 16)),
+    *(Variant(engine, width) for engine in ("springtide", "springtide-processor") for width in (2, 4)),
 )
 
 
@@ -102,13 +102,13 @@ class CountFrames(CountRows):
 
 
 def rows(session: SparkSession, load: Load) -> DataFrame:
-    """The rows: keys that a hash spreads over the key space."""
+    """The source: keys that a hash spreads over the key space."""
     reader = session.readStream.format("rate-micro-batch").option("rowsPerBatch", load.rows).option("numPartitions", 2)
     return reader.load().select(F.pmod(F.xxhash64("value"), F.lit(load.keys)).cast("long").alias("key"))
 
 
 def counted(session: SparkSession, load: Load, engine: str) -> DataFrame:
-    """Spark's sides."""
+    """Spark's query for an engine."""
     source, schema = rows(session, load), "key long, count long"
     if engine == "builtin":
         return source.groupBy("key").count()
@@ -118,7 +118,7 @@ def counted(session: SparkSession, load: Load, engine: str) -> DataFrame:
     return keyed.transformWithStateInPandas(CountFrames(), schema, "Update", "None")
 
 
-def run_spark(session: SparkSession, load: Load, side: Side, folder: Path) -> list[float]:
+def run_spark(session: SparkSession, load: Load, side: Variant, folder: Path) -> list[float]:
     session.conf.set("spark.sql.shuffle.partitions", side.parallelism)
     writer = counted(session, load, side.engine).writeStream.outputMode("update").format("noop")
     query = writer.option("checkpointLocation", str(folder)).start()
@@ -134,14 +134,14 @@ def run_spark(session: SparkSession, load: Load, side: Side, folder: Path) -> li
     return _periods([starts[batch] for batch in sorted(starts)], load)
 
 
-def _spark_total(session: SparkSession, side: Side, folder: Path) -> int:
+def _spark_total(session: SparkSession, side: Variant, folder: Path) -> int:
     reader = session.read.format("statestore")
     if side.engine != "builtin":
         reader = reader.option("stateVarName", "count")
     return int(reader.load(str(folder)).agg(F.sum("value.count")).collect()[0][0])
 
 
-def run_springtide(session: SparkSession, load: Load, side: Side, folder: Path) -> list[float]:
+def run_springtide(session: SparkSession, load: Load, side: Variant, folder: Path) -> list[float]:
     keyed = st.source.dataframe(lambda spark: rows(spark, load), schema=Key, ordered=True).key_by("key")
     options: dict[str, Any] = {"shards": SHARDS, "parallelism": side.parallelism}
     stream = keyed.count(**options) if side.engine == "springtide" else keyed.stateful(Count, name="count", **options)
@@ -159,31 +159,30 @@ def _springtide_total(checkpoint: Path) -> int:
         return sum(int(pc.sum(part.column(part.schema.names[-1])).as_py()) for part in state.rows())
 
 
-def _check(found: int, load: Load, side: Side, batches: int) -> None:
-    """What is in the state is what was counted: all rows of so many batches at least."""
+def _check(found: int, load: Load, side: Variant, batches: int) -> None:
+    """Raise RuntimeError unless the state has counted whole batches, and at least ``batches``."""
     if found % load.rows or found < load.rows * batches:
         raise RuntimeError(f"{side} has counted {found} rows, of {batches} batches of {load.rows}")
 
 
 def _enough(starts: Mapping[int, float], load: Load) -> bool:
-    """Whether so many batches have begun; or, where they take long, three before the last one."""
+    """Whether all batches have begun; or, if batches are slow, more than three in ``ENOUGH_S``."""
     spent_s = (max(starts.values()) - min(starts.values())) / 1000 if starts else 0.0
     return len(starts) > load.measured + load.dropped or (len(starts) > 3 and spent_s >= ENOUGH_S)
 
 
 def _periods(starts: list[float], load: Load) -> list[float]:
     dropped = load.dropped if len(starts) > load.measured + load.dropped else 1
-    kept = starts[dropped : dropped + load.measured + 1]
-    return [after - before for before, after in itertools.pairwise(kept)]
+    return [after - before for before, after in itertools.pairwise(starts[dropped : dropped + load.measured + 1])]
 
 
 def main() -> None:
-    answer = os.fdopen(os.dup(1), "w")  # what Spark prints must not get into it
+    answer = os.fdopen(os.dup(1), "w")  # the answer must not contain Spark's output
     os.dup2(2, 1)
     progress = sys.stderr
     rounds, loads = int(sys.argv[1]), [load for load in LOADS if str(load.rows) in sys.argv[2:] or not sys.argv[2:]]
     session: Any = sessions.create(sessions.local_master(SLOTS), "bench-state", conf=ROCKSDB)
-    times: dict[tuple[Load, Side], list[float]] = {}
+    times: dict[tuple[Load, Variant], list[float]] = {}
     for number in range(rounds):
         for load in loads:
             for side in turned(SIDES, number):
@@ -203,7 +202,7 @@ def main() -> None:
     print(json.dumps([_row(load, side, medians) for (load, side), medians in times.items()]), file=answer, flush=True)
 
 
-def _row(load: Load, side: Side, medians: list[float]) -> dict[str, Any]:
+def _row(load: Load, side: Variant, medians: list[float]) -> dict[str, Any]:
     batch_ms = statistics.median(medians)
     return {
         "engine": side.engine, "parallelism": side.parallelism, "rows": load.rows, "keys": load.keys,

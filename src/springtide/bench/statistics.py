@@ -1,4 +1,4 @@
-"""What benchmarks have in common: sides that take turns, and the spread of what was measured."""
+"""Helpers of the benchmarks: contenders that take turns, and quartiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def turned(sides: Sequence[T], by: int) -> Sequence[T]:
-    """The sides in another order for every round, so that none is always the first."""
+    """The contenders in an order that rotates with every round, so that none is always first."""
     by %= len(sides)
     return (*sides[by:], *sides[:by])
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from springtide.cli.common import errors, print_json, settings_of
+from springtide.cli.common import errors, parted, print_json
 from springtide.cli.tables import count, milliseconds, number
 from springtide.errors import OptionError, RunError
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 @click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where recorded traces are.")
 @click.option("--policies", metavar="A,B,…", help="Which policies. Default: all of them.")
 @click.option(
-    "--set", "pairs", multiple=True, metavar="POLICY.NAME=VALUE", help="A parameter of one of the policies; repeatable."
-)
+    "--set", "pairs", multiple=True, metavar="POLICY.NAME=VALUE",
+    help="A parameter of one of the policies, or of the grouping: grouping.NAME; repeatable.",
+)  # fmt: skip
+@click.option("--grouping", metavar="NAME", help="For operators that leave it open (tide); a line's, only if it is named.")
 @click.option("--interval", default="30s", show_default=True, help="Time between two decisions.")
 @click.option("--target", default="250ms", show_default=True, help="Latency that a second should keep.")
 @click.option("--starting", default="0s", show_default=True, help="How long a new replica takes to come.")
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="PNG", help="Draw rate and replicas there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(
-    topology: str, trace: str, data_dir: Path | None, policies: str | None, pairs: tuple[str, ...], plot: Path | None,
-    as_json: bool, **options: Any,
+    topology: str, trace: str, data_dir: Path | None, policies: str | None, pairs: tuple[str, ...], grouping: str | None,
+    plot: Path | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run policies on one trace in the simulator, and tell what each kept and what it cost.
 
@@ -60,10 +62,14 @@ def compare(
             _check_plot(plot)
         rate = named(trace, data_dir)
         chosen = None if policies is None else [name.strip() for name in policies.split(",") if name.strip()]
+        of_policies, of_grouping = parted(pairs)
+        if grouping is not None:
+            options |= {"grouping": grouping, "grouping_settings": of_grouping}
+        elif of_grouping:
+            raise OptionError(f"--set grouping.{next(iter(of_grouping))}: name the grouping too, with --grouping")
+        model = load.model_or_topology(topology, grouping)
         with _progress() as progress:
-            result = compared(
-                load.model_or_topology(topology), rate, policies=chosen, settings=_settings(pairs), progress=progress, **options
-            )
+            result = compared(model, rate, policies=chosen, settings=_by_policy(of_policies), progress=progress, **options)
     console = Console()
     if as_json:
         print_json(dict(result.document))
@@ -76,9 +82,9 @@ def compare(
             console.print(f"Plot: {drawn}", soft_wrap=True, highlight=False)
 
 
-def _settings(pairs: tuple[str, ...]) -> dict[str, dict[str, object]]:
+def _by_policy(settings: Mapping[str, str]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
-    for name, value in settings_of("--set", pairs).items():
+    for name, value in settings.items():
         policy, dot, parameter = name.rpartition(".")
         if not dot:
             raise OptionError(f"--set {name}={value}: write POLICY.NAME=VALUE, such as threshold.utilisation=0.8")
@@ -98,6 +104,7 @@ def _progress() -> Iterator[Any]:
 def comparison_table(document: Mapping[str, Any]) -> RenderableType:
     """A row for each policy; those that no other beats on both violations and cost are marked."""
     title = f"{document['topology']} · {document['trace']} · a decision every {document['interval_s']:g} s"
+    title += f" · {document['grouping']}" if "grouping" in document else ""
     table = Table("policy", "above the target", "records above", "cost", "replicas", "p95", "changes", title=title)
     rows = document["rows"]
     for row in rows:

@@ -23,8 +23,12 @@ LINE = re.compile(r"line(\d+)(?::([^:]+))?(?::(even))?")
 """Operators in a line, in numbers, for the simulator alone: how many, a record's cost, and whether nothing is by chance."""
 
 
-def model_or_topology(name: str) -> Model | Topology:
-    """What can be simulated: a topology, or operators in a line: ``line4``, ``line4:12.5ms``, ``line1:70ms:even``."""
+def model_or_topology(name: str, grouping: str | None = None) -> Model | Topology:
+    """What can be simulated: a topology, or operators in a line: ``line4``, ``line4:12.5ms``, ``line1:70ms:even``.
+
+    A line's operators have one queue each, in which records wait for the first free replica. With a ``grouping`` that the user
+    named, every replica has a queue of its own, and the grouping chooses among them.
+    """
     found = LINE.fullmatch(name)
     if found is None:
         return topology(name)
@@ -33,7 +37,8 @@ def model_or_topology(name: str) -> Model | Topology:
     length, cost, even = found.groups()
     if not 1 <= int(length) <= 26:
         raise OptionError(f"{name!r}: a line has 1 to 26 operators")
-    return line(int(length), **({} if cost is None else {"cost_s": seconds(cost, "cost")}), even=even is not None)
+    costs = {} if cost is None else {"cost_s": seconds(cost, "cost")}
+    return line(int(length), **costs, even=even is not None, queue="shared" if grouping is None else "each")
 
 
 def topology(name: str) -> Topology:

@@ -91,16 +91,17 @@ def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: 
     from springtide.cli import load
     from springtide.cli.tables import summary_table
     from springtide.cli.view import LiveView
-    from springtide.running import run as run_topology
+    from springtide.options import RunOptions, operators_of
+    from springtide.running import execute
 
     with errors():
         chosen = load.topology(topology)
         (settings, of_grouping), conf = parted(pairs), settings_of("--conf", confs)
         warn_of_secrets(conf)
-        with LiveView(chosen.name, options["policy"]) as view:
-            result = run_topology(
-                chosen, settings=settings, grouping_settings=of_grouping, conf=conf, watch=view.update, **options
-            )
+        given = {**options, "settings": settings, "grouping_settings": of_grouping, "conf": conf}
+        asked = RunOptions.of(operators_of(chosen), given)
+        with LiveView(chosen.name, asked.policy.policy) as view:
+            result = execute(chosen, asked, watch=view.update)
     if as_json:
         print_json(dict(result.summary))
         return

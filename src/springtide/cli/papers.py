@@ -150,13 +150,13 @@ def _beside(row: Row) -> str:
 
 
 def _measured(seeds: int, numbers: Sequence[int], plots: Path | None) -> tuple[list[Row], list[Path]]:
-    from springtide.papers.lab import Lab
+    from springtide.papers.lab import StreamLab
     from springtide.papers.plots import draw
     from springtide.papers.posg import FIGURES
 
     for wrong in (one for one in numbers if one not in FIGURES):
         raise OptionError(f"--figure {wrong}: POSG's figures with measurements are {', '.join(map(str, FIGURES))}")
-    lab = Lab(seeds)
+    lab = StreamLab(seeds)
     rows: list[Row] = []
     drawn = []
     with Console(stderr=True).status("") as status:

@@ -30,7 +30,7 @@ from springtide.model.duration import seconds
     "--managers", default="", help="Their times, bounds and more, such as operators=10s,settle=30s; see docs/control.md."
 )
 @click.option("--starting", default="0s", show_default=True, help="How long a new replica takes to come.")
-@click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
+@click.option("--grouping", show_default="tide", help="For operators that leave it open; a line's, only if it is named.")
 @click.option(
     "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy, or of the grouping: grouping.NAME."
 )
@@ -64,15 +64,19 @@ def simulate(
     with errors():
         from springtide.apps.traces import named
         from springtide.sim import Reconfiguration
-        from springtide.sim import simulate as simulated
+        from springtide.sim.entry import simulated
+        from springtide.sim.options import SimulationOptions
 
         of_policy, of_grouping = parted(pairs)
         if options["trace"] is not None:
             options["trace"] = named(options["trace"], data_dir)
         options["reconfiguration"] = Reconfiguration(options["reconfiguration"], seconds(pause, "pause"))
-        chosen = load.model_or_topology(topology)
+        if options["grouping"] is None:
+            del options["grouping"]
+        asked = SimulationOptions.of({**options, "settings": of_policy, "grouping_settings": of_grouping})
+        chosen = load.model_or_topology(topology, options.get("grouping"))
         with _progress() as progress:
-            outcome = simulated(chosen, settings=of_policy, grouping_settings=of_grouping, progress=progress, **options)
+            outcome = simulated(chosen, asked, progress)
     if as_json:
         print_json(dict(outcome.summary))
     else:

@@ -118,6 +118,7 @@ def check(parsed: Submission, defaults: Mapping[str, str]) -> None:
         raise OptionError(f"{app!r} is no Python file; `springtide submit` runs applications in Python")
     if not os.path.exists(app):
         raise OptionError(f"there is no file {app!r}")
+    from springtide.options import scaler
     from springtide.spark.attach import options
     from springtide.spark.private.properties import is_on
 
@@ -134,7 +135,7 @@ def check(parsed: Submission, defaults: Mapping[str, str]) -> None:
             " spark.dynamicAllocation.enabled=false"
         )
     asked = options.read({f"spark.springtide.{name}": value for name, value in parsed.settings.items()}, {})
-    options.scaler(asked, "query")
+    scaler(asked.of_query("query"))
     options.target_s(asked.target, 1.0)
     if asked.max_executors is not None and asked.max_executors < asked.min_executors:
         raise OptionError(f"--max-executors {asked.max_executors} is below --min-executors {asked.min_executors}")

@@ -38,7 +38,7 @@ def train(
         from springtide.cli import load
         from springtide.policy.chosen import check_writable, write_state
         from springtide.sim import simulate
-        from springtide.sim.entry import modelled
+        from springtide.sim.options import modelled
 
         rate, learned = named(trace, data_dir), None
         what = modelled(load.model_or_topology(topology), rate, costs)

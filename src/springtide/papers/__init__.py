@@ -1,1 +1,1 @@
-"""The papers' own experiments, measured again in the simulator, beside the numbers that were published."""
+"""The papers' experiments, repeated in the simulator, next to the published numbers."""

@@ -2,24 +2,24 @@
 
 The paper gives the trace, the bounds, K_max and the periods, but neither service times nor the updates nor the length of a
 pause. Footnote 5 has the key: the routes' statistics are refreshed periodically, so ``partialRank`` gets its input in bursts,
-which the mean utilisation does not show. A burst of work S in front of k replicas is done after S/k, and its updates take
-half of that on average: much, at 36 % in use. What is assumed, and what from:
+which the mean utilisation does not show. A burst of work S in front of k replicas is finished after S/k, and its updates take
+half of that on average: much, at a utilisation of 36 %. The assumptions and their sources:
 
-    20 ms      globalRank and the way: R_max = 250 less the operators' own bounds, 4·5 and 210 ms
-    1.4 s      between two bursts, with an update for every trip since the last one,
-    1.3 ms     for each, and
-    0.6        as the bursts' coefficient of variation: searched for together, by medians, 95th percentiles and violations of
-               the five thresholds without bucket, 15 numbers
-    1.1 ms     for a trip at each of the other four operators: by the 9.61 replicas of U_out = 0.4
-    9.9 s      that a change pauses the application: by Q-learning's 10.96 % downtime, with a change every 90 s
-    60 s       that managers are suspended after a change. It is "a short period" in section 8.3. With Q-learning and bucket
-               1.56 % downtime and less than 1 % of at most 5 requests in 30 s come from at most 72 changes, so a pause takes
-               at least 9.4 s, and Q-learning alone changed something every 86 s: 30 s for a decision and about 60 s more
+    20 ms      for globalRank and the network: R_max = 250 less the operators' own bounds, 4·5 and 210 ms
+    1.4 s      between two bursts, with an update for every trip since the last burst,
+    1.3 ms     for each update, and
+    0.6        as the bursts' coefficient of variation: these three are fitted together to the medians, 95th percentiles and
+               violations of the five thresholds without bucket, 15 numbers
+    1.1 ms     for a trip at each of the other four operators: fitted to the 9.61 replicas of U_out = 0.4
+    9.9 s      for the pause of the application by a change: from Q-learning's 10.96 % downtime, with a change every 90 s
+    60 s       for the suspension of managers after a change. It is "a short period" in section 8.3. Q-learning with bucket has
+               1.56 % downtime, and less than 1 % of at most 5 requests in 30 s are granted, which is at most 72 changes. So a
+               pause takes at least 9.4 s, and Q-learning alone made a change every 86 s: 30 s to decide and about 60 s more
 
-The search was made with a fluid model of partialRank, and the spread matters: with bursts as even as the trips, U_out = 0.7 has
-a 95th percentile of 463 ms for the published 687. Tried on a few lines each, and left out: suspensions of 0 and 30 s, the trace
-stretched to 150 to 500 tuples/s, and a slow partialRank in the first 10 or 30 minutes. Each brings some numbers nearer and
-others away, and none of them model-based (.4, .2, .4) to its 12 replicas.
+The fit used a fluid model of partialRank, and the variation matters: with bursts as regular as the trips, U_out = 0.7 has a
+95th percentile of 463 ms instead of the published 687. Variants that were tried on a few lines and rejected: suspensions of
+0 and 30 s, the trace stretched to 150 to 500 tuples/s, and a slow partialRank in the first 10 or 30 minutes. Each improves some
+numbers and worsens others, and none brings model-based (.4, .2, .4) closer to its 12 replicas.
 
 All other numbers of table 1 are tests of these. The trace is the authors' own count of trips, but the paper's rate "ranges from
 about 150 to 500 tuples per second", and 24 % of the trace's time is below 150: nights are quieter here than they were there.
@@ -54,7 +54,7 @@ BOUNDS_MS = {"parser": 5.0, "filterByCoordinates": 5.0, "computeRouteID": 5.0, "
 """R_max,op."""
 K_MAX = {**dict.fromkeys(BOUNDS_MS, 3), "partialRank": 6}
 NOT_SCALED = 3
-"""Replicas that are always there: data source, metronome, globalRank. With one of each of the others there are 8."""
+"""Replicas that no policy changes: data source, metronome, globalRank. With a replica of each other operator there are 8."""
 
 WAY_MS = R_MAX_MS - sum(BOUNDS_MS.values())
 TICK_S = 1.4
@@ -65,17 +65,16 @@ PAUSE_S = 9.9
 SETTLE_S = 60.0
 
 START_S = 1800.0
-"""The first half hour is not measured."""
+"""The length of the warm-up, which is not measured."""
 SKIPS_S = (120.0, 90.0, 60.0, 30.0, 0.0)
-"""For so long after a change nothing is measured: 2 minutes, or, where that leaves next to nothing, the longest that leaves
-more."""
-LEAST_KEPT = 0.05
-"""Of the samples; less is next to nothing."""
+"""The time after a change that is not measured: 2 minutes, or the longest of these that leaves enough samples."""
+MIN_SAMPLED = 0.05
+"""The least share of the samples that is enough."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A line of table 1: the operators' policy with its settings, and who grants."""
+    """A line of table 1: the operators' policy with its settings, and whether a token bucket limits the grants."""
 
     label: str
     policy: str
@@ -90,9 +89,9 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Application:
-    """The managers, told the response time of the whole application; what is proposed and granted is counted.
+    """The managers, which get the response time of the whole application as the latency, with counts of their requests.
 
-    The state has ``managers``, theirs, and ``proposed`` and ``granted``.
+    The state has the managers' state, and the numbers ``proposed`` and ``granted``.
     """
 
     name: ClassVar[str] = "edf"
@@ -113,14 +112,14 @@ class Application:
 
 
 def response_ms(snapshot: Snapshot) -> float | None:
-    """The time at all operators, one after the other, and the way; None where any of them is not known."""
+    """The sum of the operators' latencies and of the network's; None if any of them is unknown."""
     parts = [operator.latency_ms for operator in snapshot.operators]
     known = [part for part in parts if part is not None]
     return sum(known) + WAY_MS if parts and len(known) == len(parts) else None
 
 
 def bursts(rate: Rate, seed: int) -> Floats:
-    """When the updates come: every tick as many as trips since the last one, times a gamma variable of mean 1."""
+    """The times of the updates: at every tick their number is that of the trips since the last, times a gamma of mean 1."""
     steps = rate.steps
     ticks = np.arange(TICK_S, rate.end, TICK_S)
     trips = np.diff(np.interp(ticks, steps.edges, steps.counts), prepend=0.0)
@@ -130,7 +129,7 @@ def bursts(rate: Rate, seed: int) -> Floats:
 
 
 def model(rate: Rate, seed: int) -> Model:
-    """Trips end at countByWindow, from which the graph goes on to partialRank: what comes there are the updates."""
+    """Trips end at countByWindow, although the graph goes on to partialRank: its input is the source of updates."""
     line = ("trips", *BOUNDS_MS)
     counting = [
         Operator(name, (before,), Exponential(TRIP_S), parallelism=K_MAX[name], queue="shared")
@@ -146,8 +145,8 @@ def model(rate: Rate, seed: int) -> Model:
 
 @dataclass(frozen=True)
 class Measured:
-    """A line of table 1. ``skip_s``: for how long after a change nothing was measured; ``kept``: the share of the samples
-    that this left. Replicas and downtime are of all the time after the first half hour."""
+    """A line of table 1. ``skip_s``: the time after a change that is not measured; ``sampled``: the remaining share of the
+    samples. Replicas and downtime are of all the time after the first half hour."""
 
     mean_ms: float
     median_ms: float
@@ -159,7 +158,7 @@ class Measured:
     proposed: int
     granted: int
     skip_s: float
-    kept: float
+    sampled: float
 
 
 def run(configuration: Configuration, rate: Rate, seed: int) -> Measured:
@@ -168,28 +167,28 @@ def run(configuration: Configuration, rate: Rate, seed: int) -> Measured:
         duration=rate.end, reconfiguration=Reconfiguration("pause", PAUSE_S, whole=True),
     )  # fmt: skip
     assert outcome.learned is not None
-    begins = np.array([one.at - one.interval_s for one in outcome.snapshots])
-    degrees = np.array([[operator.degree for operator in one.operators] for one in outcome.snapshots])
-    times = [response_ms(one) for one in outcome.snapshots]
-    took = np.array([np.nan if one is None else one for one in times])
+    begins = np.array([snapshot.at - snapshot.interval_s for snapshot in outcome.snapshots])
+    degrees = np.array([[operator.degree for operator in snapshot.operators] for snapshot in outcome.snapshots])
+    times = [response_ms(snapshot) for snapshot in outcome.snapshots]
+    took = np.array([np.nan if time_ms is None else time_ms for time_ms in times])
     return measured(begins, degrees, took, int(outcome.learned["proposed"]), int(outcome.learned["granted"]))
 
 
 def measured(begins: Floats, degrees: npt.NDArray[np.int64], took_ms: Floats, proposed: int = 0, granted: int = 0) -> Measured:
-    """By intervals of ``PERIOD_S``: when each began, the operators' degrees in it, and the application's response time."""
+    """The line of a run, from its intervals: the begin of each, the operators' degrees, and the response time."""
     changed = np.append(False, (degrees[1:] != degrees[:-1]).any(axis=1))  # when the interval began
     last = np.maximum.accumulate(np.where(changed, begins, -np.inf))
     counted = begins >= START_S
     sampled = counted & ~np.isnan(took_ms)
     for skip_s in SKIPS_S:
-        kept = sampled & (begins >= last + skip_s)
-        if kept.sum() >= max(1.0, LEAST_KEPT * sampled.sum()):
+        chosen = sampled & (begins >= last + skip_s)
+        if chosen.sum() >= max(1.0, MIN_SAMPLED * sampled.sum()):
             break
-    samples = took_ms[kept] if kept.any() else np.array([np.nan])
+    samples = took_ms[chosen] if chosen.any() else np.array([np.nan])
     return Measured(
         float(samples.mean()), float(np.median(samples)), float(np.percentile(samples, 95)),
         float(degrees[counted].sum(axis=1).mean()) + NOT_SCALED,
         float(100 * PAUSE_S * changed[counted].sum() / (PERIOD_S * counted.sum())),
         float(100 * (samples > R_MAX_MS).mean()), int(changed[counted].sum()), proposed, granted, skip_s,
-        float(kept.sum() / max(1, sampled.sum())),
+        float(chosen.sum() / max(1, sampled.sum())),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Runs each stream under each grouping once, however many figures show it."""
+"""Runs each stream under each grouping once, whatever the number of figures that use it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from springtide.papers.posg_setup import CHANGE, Floats, Setup, run
+from springtide.papers.posg_setup import CHANGE, Floats, StreamSetup, run
 
 WINDOW = 2_000
-"""Figure 10: a point stands for so many tuples."""
+"""The number of tuples in a point of figure 10."""
 TIMEOUT_S = 30.0
-"""Storm's, for figure 11."""
+"""Storm's timeout of a tuple, for figure 11."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """One stream under one grouping."""
+class StreamResult:
+    """The result of a stream under a grouping."""
 
     completion_s: float  # the mean
     windows_s: Floats  # [windows, 3] least, mean and greatest
@@ -30,30 +30,30 @@ class Result:
 
 
 @dataclass
-class Lab:
-    """Keeps what was measured; ``progress`` is told of every run before it begins."""
+class StreamLab:
+    """Runs streams and caches their results. It calls ``progress`` before every run."""
 
     seeds: int
     progress: Progress = lambda _: None
-    _kept: dict[tuple[object, ...], list[Result]] = field(default_factory=dict)
+    _results: dict[tuple[object, ...], list[StreamResult]] = field(default_factory=dict)
 
-    def runs(self, setup: Setup, series: str, settings: Mapping[str, object] | None = None) -> list[Result]:
-        """One result for every seed. The tweets are 15 times as many, so there are 10 times fewer seeds."""
+    def runs(self, setup: StreamSetup, series: str, settings: Mapping[str, object] | None = None) -> list[StreamResult]:
+        """A result for every seed. The stream of tweets is 15 times as long, so it has 10 times fewer seeds."""
         chosen = settings or {}
         key = (setup, series, *sorted(chosen.items()))
-        if key not in self._kept:
+        if key not in self._results:
             seeds = max(1, self.seeds // 10) if setup.tweets else self.seeds
-            self._kept[key] = [self._one(setup, series, seed, chosen) for seed in range(seeds)]
-        return self._kept[key]
+            self._results[key] = [self._run(setup, series, seed, chosen) for seed in range(seeds)]
+        return self._results[key]
 
-    def _one(self, setup: Setup, series: str, seed: int, settings: Mapping[str, object]) -> Result:
+    def _run(self, setup: StreamSetup, series: str, seed: int, settings: Mapping[str, object]) -> StreamResult:
         self.progress(f"{series}, seed {seed}")
         watched = series == "posg" and len(setup.speeds) > 0
         done = run(setup, series, seed, settings, watched)
         machine = done.state.machine if watched else done.state
         whole = done.completion_s[: len(done.completion_s) // WINDOW * WINDOW].reshape(-1, WINDOW)
         updated = int(done.state.arrived.max()) if watched and (done.state.arrived > CHANGE).all() else None
-        return Result(
+        return StreamResult(
             float(done.completion_s.mean()),
             np.stack([whole.min(axis=1), whole.mean(axis=1), whole.max(axis=1)], axis=1),
             int((done.completion_s > TIMEOUT_S).sum()),

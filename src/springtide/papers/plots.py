@@ -1,4 +1,4 @@
-"""The figures as pictures: a line for each grouping, and the span from the least to the greatest of the seeds."""
+"""Plots of the figures: a line for each grouping, and the range of the seeds around it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 
 from springtide.errors import SetupError
 from springtide.papers.figures import Figure
-from springtide.papers.lab import WINDOW, Lab
+from springtide.papers.lab import WINDOW, StreamLab
 from springtide.papers.posg_setup import SERIES, SHIFTED
 from springtide.papers.rows import Row
 
-# Okabe and Ito's colours, which people with any of the common colour blindnesses can tell apart.
+# Okabe and Ito's colours, which people with any common colour blindness can distinguish.
 COLOURS = {"round-robin": "#999999", "posg": "#E69F00", "full-knowledge": "#009E73", "tide": "#0072B2"}
 _MARKS = {"round-robin": "s", "posg": "o", "full-knowledge": "^", "tide": "D"}
 
 
-def draw(figure: Figure, rows: Sequence[Row], lab: Lab, folder: Path) -> Path:
-    """Draw one figure into ``folder``: completion times and speed-ups over its points, or over the tuples of a stream."""
+def draw(figure: Figure, rows: Sequence[Row], lab: StreamLab, folder: Path) -> Path:
+    """Draw a figure into ``folder``: completion times and speed-ups over its points, or over the tuples of a stream."""
     try:
         from matplotlib.figure import Figure as Canvas
     except ImportError:
         raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
     canvas = Canvas(figsize=(10, 4.2), layout="constrained")  # no pyplot: it would keep every figure for ever
     if figure.points:
-        _points(canvas, figure, [one for one in rows if one.completion_ms is not None and "with tuples" not in one.row])
+        _points(canvas, figure, [row for row in rows if row.completion_ms is not None and "with tuples" not in row.row])
     else:
         _over_time(canvas, figure, lab)
     canvas.suptitle(f"POSG, figure {figure.number}: {figure.title}", x=0.01, ha="left", fontsize=11)
@@ -39,15 +39,15 @@ def draw(figure: Figure, rows: Sequence[Row], lab: Lab, folder: Path) -> Path:
 
 def _points(canvas: Any, figure: Figure, rows: Sequence[Row]) -> None:
     left, right = canvas.subplots(1, 2)
-    for series in dict.fromkeys(one.series for one in rows):
-        own = [one for one in rows if one.series == series]
-        x = [one.x for one in own]
-        times = np.array([one.completion_ms for one in own])
-        ratios = np.array([(one.min, one.measured, one.max) for one in own])
+    for series in dict.fromkeys(row.series for row in rows):
+        own = [row for row in rows if row.series == series]
+        x = [row.x for row in own]
+        times = np.array([row.completion_ms for row in own])
+        ratios = np.array([(row.min, row.measured, row.max) for row in own])
         for axes, (low, mean, high) in ((left, times.T), (right, ratios.T)):
             axes.plot(x, mean, color=COLOURS[series], marker=_MARKS[series], markersize=4, linewidth=1.6, label=series)
             axes.fill_between(x, low, high, color=COLOURS[series], alpha=0.15, linewidth=0)
-    published = sorted({(one.x, one.published) for one in rows if one.series == "posg" and one.published is not None})
+    published = sorted({(row.x, row.published) for row in rows if row.series == "posg" and row.published is not None})
     if published:
         right.plot(*zip(*published, strict=True), "x", color="#000000", markersize=7, label="published, posg")
     left.set_ylabel("mean completion time (ms)")
@@ -61,7 +61,7 @@ def _points(canvas: Any, figure: Figure, rows: Sequence[Row]) -> None:
     right.legend(frameon=False, fontsize=8)
 
 
-def _over_time(canvas: Any, figure: Figure, lab: Lab) -> None:
+def _over_time(canvas: Any, figure: Figure, lab: StreamLab) -> None:
     """The first seed's stream: least, mean and greatest completion time of every 2,000 tuples."""
     axes = canvas.subplots()
     for series in SERIES:
@@ -78,7 +78,7 @@ def _over_time(canvas: Any, figure: Figure, lab: Lab) -> None:
 
 
 def _heights(axes: Any) -> None:
-    """From 0, or by powers of ten where the lines differ by more than one."""
+    """Set the y axis: from 0, or logarithmic if the values differ by more than a factor of ten."""
     drawn = np.concatenate([line.get_ydata() for line in axes.lines])
     if drawn.max() > 10 * drawn.min() > 0:
         axes.set_yscale("log")

@@ -1,7 +1,7 @@
 """POSG's figures 4 to 12 (section V), measured again.
 
-Figures 4 to 10 are simulations in the paper too. 11 and 12 were measured on Storm, and what the paper does not tell of that
-is assumed: their notes say what. Where a number cannot come out, the row's note has the reason.
+Figures 4 to 10 are simulations in the paper too. Figures 11 and 12 were measured on Storm; parameters that the paper does not
+give are assumed, and stated in the rows' notes. If a number cannot be reproduced, the row's note has the reason.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import replace
 import numpy as np
 
 from springtide.papers.figures import ABOVE_ONE, AT_DEFAULT, DEFAULT, PAPER, RATIO, Figure, Point, near, rows_at, speedups
-from springtide.papers.lab import WINDOW, Lab, Result
+from springtide.papers.lab import WINDOW, StreamLab, StreamResult
 from springtide.papers.posg_setup import CHANGE, SERIES, SHIFTED, TWEETS, scaled
 from springtide.papers.rows import Claim, Row, row
 
 # figure 4
 
 
-def distributions(figure: Figure, lab: Lab) -> list[Row]:
+def distributions(figure: Figure, lab: StreamLab) -> list[Row]:
     made = []
     for point in figure.points:
         posg, base, best = (lab.runs(point.setup, name) for name in ("posg", "round-robin", "full-knowledge"))
         if point.x >= 1.5:
-            ratio = min(one.completion_s for one in base) / max(one.completion_s for one in posg)
+            ratio = min(result.completion_s for result in base) / max(result.completion_s for result in posg)
             reason = "the streams' own mean execution times differ by more than the groupings do"
             claim = Claim(None, 1.0, math.inf, "round-robin's best stream over POSG's worst, above 1 from Zipf-1.5 on", reason)
             made.append(row(PAPER, figure.name, f"{point.label}: worst against best", "posg", point.x, [ratio], RATIO, claim))
@@ -40,8 +40,8 @@ def distributions(figure: Figure, lab: Lab) -> list[Row]:
     return made
 
 
-def _mean_began(results: Sequence[Result]) -> float:
-    return float(np.mean([one.began or 0 for one in results]))
+def _mean_began(results: Sequence[StreamResult]) -> float:
+    return float(np.mean([result.began or 0 for result in results]))
 
 
 _LITTLE = near(1.06, note="6 % for uniform and Zipf-0.5 on average")
@@ -100,14 +100,14 @@ FIGURE_7 = Figure(
 SCALED = "with tuples in proportion to k"
 
 
-def instances(figure: Figure, lab: Lab) -> list[Row]:
-    """The growth from one k to the next, with the paper's m and with one in proportion to k; and the latter's points."""
+def instances(figure: Figure, lab: StreamLab) -> list[Row]:
+    """The growth from k − 1 to k, with the paper's m and with an m in proportion to k, and the points with the latter."""
     longer = [Point(k, f"k = {k}, {SCALED}", scaled(DEFAULT, k)) for k in range(2, 11) if k != 5]
-    made = [one for point in longer for one in rows_at(figure, point, lab)]
+    made = [at_point for point in longer for at_point in rows_at(figure, point, lab)]
     reason = "RUN begins at 2·N·k: with k grows the share of the stream that is round-robin"
     for label in ("", f", {SCALED}"):
         for k, published in ((3, 1.04), (10, 1.01)):
-            setups = (scaled(DEFAULT, one) if label else replace(DEFAULT, k=one) for one in (k, k - 1))
+            setups = (scaled(DEFAULT, count) if label else replace(DEFAULT, k=count) for count in (k, k - 1))
             here, before = (float(np.mean(speedups(lab, Point(k, "", setup), "posg"))) for setup in setups)
             claim = Claim(published, 1.0, published + 0.05, "growth of the speed-up", "" if label else reason)
             made.append(row(PAPER, figure.name, f"k = {k} over {k - 1}{label}", "posg", k, [here / before], RATIO, claim))
@@ -125,7 +125,7 @@ FIGURE_8 = Figure(
 # figure 9
 
 
-def precision(figure: Figure, lab: Lab) -> list[Row]:
+def precision(figure: Figure, lab: StreamLab) -> list[Row]:
     precise = [point for point in figure.points if point.x <= 0.09]
     values = [value for point in precise for value in speedups(lab, point, "posg")]
     lost = sum(value <= 1 for value in values)
@@ -157,20 +157,26 @@ FIGURE_9 = Figure(
 PERIODS = (("before the change", 22_000, CHANGE), ("after the change", CHANGE, 86_000), ("recovered", 86_000, 150_000))
 
 
-def shifts(figure: Figure, lab: Lab) -> list[Row]:
-    """When RUN begins and when the last instance's new matrices are there, and the speed-up between."""
+def shifts(figure: Figure, lab: StreamLab) -> list[Row]:
+    """The tuples at which RUN begins and at which the last instance's new matrices arrive, and the speed-up by period."""
     settings: dict[str, object] = {} if figure.number == 10 else {"tolerance": 0.05}
     run_at, updated_at = (10_690, 84_912) if figure.number == 10 else (20_978, 82_311)
     posg, base = lab.runs(SHIFTED, "posg", settings), lab.runs(SHIFTED, "round-robin")
     storm = "" if figure.number == 10 else "the prototype's, here simulated with the paper's μ = 0.05"
-    third = sum((one.began or 0) > 3 * 1024 * SHIFTED.k for one in posg)
+    third = sum((result.began or 0) > 3 * 1024 * SHIFTED.k for result in posg)
     slow = "with μ = 0.05 an instance sends after four windows only, 20,480 tuples apart"
     if figure.number == 10:
         slow = f"in {third} of {len(posg)} streams an instance needs a third window of 1,024 tuples"
     made = [
-        _tuple(figure, "RUN begins", [one.began for one in posg], run_at, 0.1 * run_at, storm, slow),
+        _tuple(figure, "RUN begins", [result.began for result in posg], run_at, 0.1 * run_at, storm, slow),
         _tuple(
-            figure, "new matrices of all instances", [one.updated for one in posg], updated_at, 0.03 * updated_at, storm, slow
+            figure,
+            "new matrices of all instances",
+            [result.updated for result in posg],
+            updated_at,
+            0.03 * updated_at,
+            storm,
+            slow,
         ),
     ]
     for label, first, last in PERIODS:
@@ -180,7 +186,7 @@ def shifts(figure: Figure, lab: Lab) -> list[Row]:
             values = [
                 float(a.windows_s[part, 1].mean() / b.windows_s[part, 1].mean()) for a, b in zip(base, results, strict=True)
             ]
-            times = [float(one.windows_s[part, 1].mean()) for one in results]
+            times = [float(result.windows_s[part, 1].mean()) for result in results]
             low = {"round-robin": 1.0, "tide": 0.99}.get(series, 1.0)
             claim = Claim(None, low, 1.0 if series in ("round-robin", "tide") else math.inf, f"tuples {first:,} to {last:,}")
             made.append(row(PAPER, figure.name, label, series, first, values, RATIO, claim, times))
@@ -190,19 +196,19 @@ def shifts(figure: Figure, lab: Lab) -> list[Row]:
             ("round-robin", base, Claim(1_600, 800, 3_200, "within a factor of 2", reason, more_is_better=False)),
             ("posg", posg, Claim(0, 0, 0, "none are told of", reason, more_is_better=False)),
         ):
-            counts = [float(one.timed_out) for one in results]
+            counts = [float(result.timed_out) for result in results]
             made.append(row(PAPER, figure.name, "tuples beyond the timeout", series, None, counts, "tuples", claim))
-    return [one for one in made if one is not None]
+    return [measured for measured in made if measured is not None]
 
 
 def _tuple(
-    figure: Figure, name: str, found: Sequence[int | None], published: float, by: float, note: str, reason: str
+    figure: Figure, name: str, tuples: Sequence[int | None], published: float, by: float, note: str, reason: str
 ) -> Row | None:
-    """At which tuple something happened, in the streams in which it did."""
-    values = [float(one) for one in found if one is not None]
+    """A row of the tuple at which an event happened, over the streams in which it happened."""
+    values = [float(number) for number in tuples if number is not None]
     if not values:
         return None
-    never = f"in {len(found) - len(values)} of {len(found)} streams never" if len(values) < len(found) else ""
+    never = f"in {len(tuples) - len(values)} of {len(tuples)} streams never" if len(values) < len(tuples) else ""
     notes = "; ".join(filter(None, (f"within {by:,.0f} tuples", note, never)))
     claim = Claim(published, published - by, published + by, notes, reason, more_is_better=False)
     return row(PAPER, figure.name, name, "posg", None, values, "tuples", claim)
@@ -214,10 +220,10 @@ FIGURE_11 = Figure(11, "a change at tuple 75,000, prototype", "tuples", (), shif
 # figure 12
 
 
-def tweets(figure: Figure, lab: Lab) -> list[Row]:
+def tweets(figure: Figure, lab: StreamLab) -> list[Row]:
     several = [point for point in figure.points if point.x > 1]
     values = [float(np.mean(speedups(lab, point, "posg"))) for point in several]
-    messages = [float(np.mean([one.messages for one in lab.runs(point.setup, "posg")])) for point in several]
+    messages = [float(np.mean([result.messages for result in lab.runs(point.setup, "posg")])) for point in several]
     assumed = "rate and classes are not given: 100 % for every k; 10, 30 and 60 % of the entities"
     which = "for which k is not told: the mean, within a quarter"
     return [
@@ -236,6 +242,6 @@ FIGURE_12 = Figure(
 )  # fmt: skip
 
 FIGURES = {
-    one.number: one
-    for one in (FIGURE_4, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8, FIGURE_9, FIGURE_10, FIGURE_11, FIGURE_12)
+    figure.number: figure
+    for figure in (FIGURE_4, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8, FIGURE_9, FIGURE_10, FIGURE_11, FIGURE_12)
 }  # fmt: skip

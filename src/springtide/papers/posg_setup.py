@@ -1,4 +1,4 @@
-"""POSG's streams (section V-A) in the simulator: a source, one operator with k replicas, and a grouping between them."""
+"""POSG's streams (section V-A) in the simulator: a source, an operator with k replicas, and a grouping between them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 SERIES = ("round-robin", "posg", "full-knowledge", "tide")
-"""The groupings that are compared."""
+"""The compared groupings."""
 PAPERS_OWN = {"columns_27": True}
 """The matrices have 54 columns at ε = 0.05, as section V-A says; e/ε would give them 55."""
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What a stream is drawn from; the defaults are the paper's."""
+class StreamSetup:
+    """The parameters of a stream; the defaults are the paper's."""
 
     zipf: float = 1.0
     provisioning: float = 1.0
@@ -41,7 +41,7 @@ class Setup:
 
     @lru_cache(maxsize=100)  # noqa: B019  each series goes through the same streams
     def stream(self, seed: int) -> tuple[Ints, Floats]:
-        """The items of m tuples, and the seconds of every item: n/w_n items, drawn anew, for each of w_n execution times."""
+        """The items of m tuples, and the seconds of every item: n/w_n random items have each of the w_n execution times."""
         random = np.random.default_rng(seed)
         if self.tweets:
             shares = [round(self.n * percent / 100) for percent in tweets.KINDS.values()]
@@ -52,10 +52,10 @@ class Setup:
         return np.searchsorted(_zipf(self.n, self.zipf), random.random(self.m)), seconds
 
 
-TWEETS = Setup(zipf=tweets.EXPONENT, m=500_000, n=tweets.ENTITIES, tweets=True)
-"""Figure 12. The paper does not say how many entities are of which class: as in the topology ``tweets``."""
+TWEETS = StreamSetup(zipf=tweets.EXPONENT, m=500_000, n=tweets.ENTITIES, tweets=True)
+"""Figure 12. The paper does not give the number of entities of each class; those of the topology ``tweets`` are taken."""
 CHANGE = 75_000
-SHIFTED = Setup(
+SHIFTED = StreamSetup(
     m=150_000, speeds=(Speeds((1.05, 1.025, 1.0, 0.975, 0.95)), Speeds((0.90, 0.95, 1.0, 1.05, 1.10), from_record=CHANGE))
 )
 """Figures 10 and 11: the instances' execution times change at tuple 75,000."""
@@ -68,20 +68,22 @@ def _zipf(n: int, exponent: float) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """One stream under one grouping: each tuple's completion time, and the grouping's state afterwards."""
+class StreamRun:
+    """A stream under a grouping: each tuple's completion time, and the grouping's final state."""
 
     completion_s: Floats
     messages: int
     state: Any
 
 
-def run(setup: Setup, series: str, seed: int, settings: Mapping[str, object] | None = None, watched: bool = False) -> Run:
-    """Tuples come at equal distances: at 100 % provisioning k/W̄ a second, W̄ being the mean execution time of this stream."""
+def run(
+    setup: StreamSetup, series: str, seed: int, settings: Mapping[str, object] | None = None, watched: bool = False
+) -> StreamRun:
+    """Run a stream. Tuples come at equal intervals: k/W̄ a second at 100 % provisioning, for a mean execution time of W̄."""
     items, seconds = setup.stream(seed)
     chosen = {**(PAPERS_OWN if series == "posg" else {}), **(settings or {})}
     rate = setup.k / float(seconds[items].mean()) / setup.provisioning
-    grouping = _Seen(registry.create("group", series, chosen), watched)
+    grouping = _Observed(registry.create("group", series, chosen), watched)
     model = Model(
         "posg",
         sources=(Source("source", rate=rate, items=Given(items)),),
@@ -89,16 +91,16 @@ def run(setup: Setup, series: str, seed: int, settings: Mapping[str, object] | N
     )
     outcome = simulate(model, grouping=grouping, seed=seed, records=setup.m, by_record=True)
     assert outcome.latencies_s is not None
-    return Run(outcome.latencies_s, int(outcome.summary["control_messages"] or 0), grouping.state)
+    return StreamRun(outcome.latencies_s, int(outcome.summary["control_messages"] or 0), grouping.state)
 
 
-def scaled(setup: Setup, k: int) -> Setup:
-    """As many tuples for each instance as there are with five."""
-    return replace(setup, k=k, m=Setup.m * k // 5)
+def scaled(setup: StreamSetup, k: int) -> StreamSetup:
+    """The set-up with k instances, and as many tuples for each instance as with five."""
+    return replace(setup, k=k, m=StreamSetup.m * k // 5)
 
 
-class _Seen:
-    """A grouping whose state is kept, to be looked at afterwards."""
+class _Observed:
+    """A grouping whose final state can be read."""
 
     def __init__(self, grouping: Any, watched: bool) -> None:
         self.name, self.grouping, self.watched, self.state = grouping.name, grouping, watched, None
@@ -114,7 +116,7 @@ class _Seen:
 
 
 class Watch(NamedTuple):
-    """POSG, and the tuple at which each instance's matrices arrived first after the change of figure 10."""
+    """POSG's state, and the tuple at which each instance's matrices first arrived after the change of figure 10."""
 
     machine: Machine
     arrived: Ints

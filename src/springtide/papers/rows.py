@@ -1,4 +1,4 @@
-"""What a paper says, what was measured, and whether the one bears out the other."""
+"""Published claims, measured values, and the verdict on each claim."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ REPRODUCED, BETTER, NOT_REPRODUCED = "reproduced", "better", "not reproduced"
 
 @dataclass(frozen=True)
 class Claim:
-    """A published number, or None where there is only a plot or a tendency, and what counts as having reproduced it.
+    """A published number, or None if the paper has only a plot or a tendency, and the limits of a reproduction.
 
-    Within ``low`` and ``high`` it is reproduced, beyond them on the good side it is better, on the other side not
-    reproduced. It is the mean that is judged; its standard error is told beside it and excuses nothing. ``note`` says where
-    the limits come from, ``reason`` why it does not come out, as far as that is known.
+    A mean from ``low`` to ``high`` is reproduced; outside, it is better on the good side and not reproduced on the other. The
+    standard error is reported beside the mean, but does not change the verdict. ``note`` explains the limits, ``reason`` why
+    the number is not reproduced, as far as that is known.
     """
 
     published: float | None
@@ -43,7 +43,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of what ``springtide papers`` prints: the mean over the seeds, and its spread."""
+    """A line of the output of ``springtide papers``: the mean over the seeds, and its spread."""
 
     paper: str
     experiment: str
@@ -72,7 +72,7 @@ def row(
     paper: str, experiment: str, name: str, series: str, x: float | None, values: Sequence[float], unit: str, claim: Claim,
     completion_s: Sequence[float] = (),
 ) -> Row:  # fmt: skip
-    """A row of what was measured with each seed."""
+    """A row from the values of all seeds."""
     mean = float(np.mean(values))
     error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
     times = tuple(1000 * float(part(completion_s)) for part in (np.min, np.mean, np.max)) if len(completion_s) else None

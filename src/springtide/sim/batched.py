@@ -18,13 +18,13 @@ from springtide.control.intake import Intake
 from springtide.control.loop import ControlLoop
 from springtide.control.memory import MemoryCluster
 from springtide.control.monitor import Monitor
-from springtide.control.planner import SlotLimit
-from springtide.control.plans import Goals, Plans, World
+from springtide.control.plans import Plans, World
 from springtide.control.routing import Routing
 from springtide.model.plan import Request
 from springtide.model.report import BatchReport, latency_of, mean_max, over_time, violation_ratio
 from springtide.model.snapshot import Snapshot
 from springtide.policy.batch.read_limit import ReadLimit
+from springtide.policy.chosen import Chosen
 from springtide.policy.scale import State
 from springtide.sim.constants import to_json
 from springtide.sim.control import Starting
@@ -65,42 +65,42 @@ class Unchanged:
 
 def run(setup: Setup) -> Outcome:
     """Simulate, with a decision every interval, as far as batches let the plan change."""
-    model, clock, journal = setup.model, _Clock(setup.begin_s), Journal()
-    engine = MicroBatches(model, setup.groupings, setup.constants, setup.max_slots, setup.seed, setup.records, setup.begin_s)
+    model, goals, begin_s = setup.model, setup.goals, setup.span.begin_s
+    clock, journal, slots = _Clock(begin_s), Journal(), goals.bounds.max_slots
+    engine = MicroBatches(model, setup.groupings, setup.constants, slots, setup.seed, setup.span.records, begin_s)
     keys = {operator.name: LEARNED_BY for operator in model.operators}
     routing = Routing(model.topology, setup.groupings, None, clock, wait=True, keys=keys)
-    read_limit = None if setup.target_s is None else ReadLimit(setup.target_s)
-    goals = Goals(SlotLimit(setup.max_slots), setup.target_s, setup.trigger_s, setup.interval_s, setup.starting_s)
-    host = InThread(Starting(setup.policy or Unchanged(), setup.degrees))
-    decider = Decider(host, record=journal.decision, clock=clock, seed=setup.seed, state=setup.learned)
+    read_limit = None if goals.target_s is None else ReadLimit(goals.target_s)
+    scaler = setup.scaler or Chosen(Unchanged())
+    host = InThread(Starting(scaler.policy, setup.degrees))
+    decider = Decider(host, record=journal.decision, clock=clock, seed=setup.seed, state=scaler.state)
     executors = Executors(clock, journal.decision, setup.grant)
     world = World(Monitor(model.topology), journal, executors)
-    plans = Plans(
-        model.topology, goals, decider, world, intake=Intake(read_limit, None, setup.trigger_s, clock), routing=routing
-    )
-    loop = ControlLoop(plans, decider, clock, setup.interval_s)
-    if setup.starting_s > 0:  # executors that take this long to start; at first all are there, as on a cluster of Spark's
-        cluster = MemoryCluster(clock, setup.starting_s)
-        for _ in range(setup.max_slots):
+    intake = Intake(read_limit, None, goals.trigger_s, clock)
+    plans = Plans(model.topology, goals, decider, world, intake=intake, routing=routing)
+    loop = ControlLoop(plans, decider, clock, goals.interval_s)
+    if goals.starting_s:  # executors that take this long to start; at first all are there, as on a cluster of Spark's
+        cluster = MemoryCluster(clock, goals.starting_s)
+        for _ in range(slots):
             cluster.add()
-        executors.employ(cluster, Limits(1, setup.max_slots), elastic=True)
+        executors.employ(cluster, Limits(1, slots), elastic=True)
     cycles = itertools.count(1)
-    due = setup.begin_s + setup.interval_s
+    due = begin_s + goals.interval_s
 
     def tick(now: float, inclusive: bool) -> None:
         """The control loop does not wait for batches: catch up on the decisions that it made in the meantime."""
         nonlocal due
         while due < now or (inclusive and due == now):
-            clock.now, due = due, setup.begin_s + (next(cycles) + 1) * setup.interval_s
+            clock.now, due = due, begin_s + (next(cycles) + 1) * goals.interval_s
             loop.cycle()
             if loop.snapshot is not None:
                 journal.snapshots.append(loop.snapshot)
         if setup.progress is not None:
-            setup.progress(now, setup.end)
+            setup.progress(now, setup.span.end)
 
-    engine.run(plans, setup.end, tick)
+    engine.run(plans, setup.span.end, tick)
     measured = {
-        **metrics(journal.reports, setup.begin_s, setup.target_s),
+        **metrics(journal.reports, begin_s, goals.target_s),
         "executor_seconds": None if executors.fleet is None else executors.fleet.executor_seconds,
         "policy_failures": decider.failures,
         "policy_failure": decider.first_failure,

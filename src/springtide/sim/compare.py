@@ -19,12 +19,14 @@ from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
 from springtide.model.rate import Rate
 from springtide.model.topology import Topology
+from springtide.options import positive_s
 from springtide.policy import chosen as policies_chosen
 from springtide.policy import registry
-from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen
-from springtide.sim.entry import NO_LIMIT, modelled, simulate
+from springtide.policy.scale.clairvoyant import Clairvoyant
+from springtide.sim.entry import simulated
 from springtide.sim.future import foreseen
 from springtide.sim.model import Model
+from springtide.sim.options import NO_LIMIT, SimulationOptions, modelled
 from springtide.sim.setup import METRICS, Outcome
 
 BOUND = Clairvoyant.name
@@ -32,7 +34,7 @@ STARTS = 2
 """Intervals that are not scored: the first measurement is in at the end of the first, and its decision shows in the second."""
 
 Progress = Callable[[str, int, int], None]
-"""Told which policy is done, and how many of how many."""
+"""Gets the policy that is done, how many are done, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -64,43 +66,41 @@ def compare(
     topology = what.topology if isinstance(what, Model) else what
     for name, given in chosen.items():  # what is wrong fails before anything is run
         policies_chosen.chosen(name, given, (), [operator.name for operator in topology.scalable])
-    interval_s, target_s = seconds(interval, "interval"), seconds(target, "target")
+    asked = SimulationOptions.of({
+        "trace": rate, "interval": interval, "target": target, "seed": seed, "starting": starting, "max_slots": max_slots,
+        "warmup": STARTS * positive_s(interval, "interval"), **options,
+    })  # fmt: skip
+    goals, target_s = asked.goals, seconds(target, "target")
     if not math.isfinite(rate.end):
         raise OptionError(f"the rate {rate} has no end; a comparison needs one that ends, such as a trace")
-    if rate.end <= STARTS * interval_s:
+    if rate.end <= STARTS * goals.interval_s:
         raise OptionError(
-            f"{rate} ends after {rate.end:g} s, and the first {STARTS} intervals of {interval_s:g} s do not count"
+            f"{rate} ends after {rate.end:g} s, and the first {STARTS} intervals of {goals.interval_s:g} s do not count"
         )
     model = modelled(what, rate, costs)
-    common = {
-        "trace": rate, "interval": interval_s, "target": target_s, "seed": seed, "starting": starting, "max_slots": max_slots,
-        "warmup": STARTS * interval_s, **options,
-    }  # fmt: skip
-    bound = foreseen(Clairvoyant(), model, rate.end, seed, max_slots or NO_LIMIT, interval_s, target_s)
+    bound = foreseen(Clairvoyant(), model, rate.end, seed, max_slots or NO_LIMIT, goals.interval_s, target_s)
     if "static" in chosen and not chosen["static"]:
         chosen["static"] = {"degrees": ",".join(f"{name}={max(each)}" for name, each in bound.degrees.items())}
-    jobs = {name: (bound if name == BOUND else name, given) for name, given in {BOUND: {}, **chosen}.items()}
-    outcomes = _run(Work(model, jobs, common), processes, progress)
+    jobs = {name: asked.with_policy(bound if name == BOUND else name, given) for name, given in {BOUND: {}, **chosen}.items()}
+    outcomes = _run(Work(model, jobs), processes, progress)
     least = outcomes[BOUND].summary["replica_seconds"]
     rows = [_row(name, outcomes[name].summary, least) for name in dict.fromkeys([BOUND, *names])]
     document = {
-        "topology": what.name, "trace": str(rate), "interval_s": interval_s, "target_ms": 1000 * target_s, "seed": seed,
-        "starting_s": seconds(starting, "starting"), "rows": rows,
+        "topology": what.name, "trace": str(rate), "interval_s": goals.interval_s, "target_ms": 1000 * target_s, "seed": seed,
+        "starting_s": goals.starting_s, **({"grouping": asked.grouping.name} if "grouping" in options else {}), "rows": rows,
     }  # fmt: skip
     return Comparison(document, rate, {name: _replicas(outcome) for name, outcome in outcomes.items()})
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be simulated, and by policy what it is and its settings."""
+    """The model, and by policy what is asked of its simulation."""
 
     model: Model
-    jobs: Mapping[str, tuple[str | Foreseen, Mapping[str, object]]]
-    common: Mapping[str, Any]
+    jobs: Mapping[str, SimulationOptions]
 
     def one(self, name: str) -> Outcome:
-        policy, given = self.jobs[name]
-        return simulate(self.model, policy=policy, settings=given, **self.common)
+        return simulated(self.model, self.jobs[name])
 
 
 def _run(work: Work, processes: int | None, progress: Progress | None) -> dict[str, Outcome]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from springtide.control.decider import Decider, InThread
 from springtide.control.executors import Executors
 from springtide.control.loop import ControlLoop
-from springtide.control.planner import SlotLimit
-from springtide.control.plans import Goals, Plans, World
+from springtide.control.plans import Plans, World
+from springtide.policy.chosen import Chosen
 from springtide.sim.control import SimulatedCluster, Starting
 from springtide.sim.engine import Engine
 from springtide.sim.measure import Ledger, metrics
@@ -19,41 +19,39 @@ from springtide.sim.setup import Outcome, Progress, Setup
 
 def run(setup: Setup) -> Outcome:
     """Simulate, record by record, with a decision every interval."""
-    model, end = setup.model, setup.end
+    model, span = setup.model, setup.span
+    horizon_s = span.end if math.isfinite(span.end) else _expected(model, span.records)
     engine = Engine(
-        model, setup.groupings, setup.seed, records=setup.records,
-        horizon_s=end if math.isfinite(end) else _expected(model, setup.records), warmup_s=setup.warmup_s,
+        model, setup.groupings, setup.seed, records=span.records, horizon_s=horizon_s, warmup_s=span.warmup_s,
         by_record=setup.by_record,
     )  # fmt: skip
-    ledger = Ledger(begin=setup.warmup_s)
-    cluster = SimulatedCluster(engine, setup.reconfiguration, ledger, setup.starting_s)
-    if setup.policy is None:
+    ledger = Ledger(begin=span.warmup_s)
+    cluster = SimulatedCluster(engine, setup.reconfiguration, ledger, setup.goals.starting_s or 0.0)
+    decider = None
+    if setup.scaler is None:
         ledger.set_replicas(0.0, sum(station.active for station in engine.stations.values()))
-        _run(engine, cluster, end, lambda: None, math.inf, setup.progress)
+        _run(engine, cluster, span.end, lambda: None, math.inf, setup.progress)
     else:
-        pause_s = None if setup.reconfiguration.kind == "none" else setup.reconfiguration.seconds
-        loop, decider = _controlled(setup, cluster, pause_s)
-        _run(engine, cluster, end, loop.cycle, setup.interval_s, setup.progress)
+        loop, decider = _controlled(setup, setup.scaler, cluster)
+        _run(engine, cluster, span.end, loop.cycle, setup.goals.interval_s, setup.progress)
     for station in engine.stations.values():
         station.take_counts()
-    latencies = engine.book.by_root if setup.by_record else None
-    measured = metrics(engine, ledger, engine.now, setup.target_s)
-    if setup.policy is None:
-        return Outcome(measured, tuple(cluster.snapshots), tuple(cluster.decisions), latencies)
-    told = {**measured, "policy_failures": decider.failures, "policy_failure": decider.first_failure}
-    return Outcome(told, tuple(cluster.snapshots), tuple(cluster.decisions), latencies, learned=decider.state)
+    measured = metrics(engine, ledger, engine.now, setup.goals.target_s)
+    if decider is not None:
+        measured |= {"policy_failures": decider.failures, "policy_failure": decider.first_failure}
+    return Outcome(
+        measured, tuple(cluster.snapshots), tuple(cluster.decisions), engine.book.by_root if setup.by_record else None,
+        learned=None if decider is None else decider.state,
+    )  # fmt: skip
 
 
-def _controlled(setup: Setup, cluster: SimulatedCluster, pause_s: float | None) -> tuple[ControlLoop, Decider]:
+def _controlled(setup: Setup, scaler: Chosen, cluster: SimulatedCluster) -> tuple[ControlLoop, Decider]:
     """The control loop of a run, whose world is the simulated cluster."""
-    topology, clock = setup.model.topology, cluster.clock
-    goals = Goals(SlotLimit(setup.max_slots), setup.target_s, 0.0, setup.interval_s, setup.starting_s, pause_s)
-    assert setup.policy is not None
-    host = InThread(Starting(setup.policy, setup.degrees))
-    decider = Decider(host, record=cluster.decision, clock=clock, seed=setup.seed, state=setup.learned)
+    clock, host = cluster.clock, InThread(Starting(scaler.policy, setup.degrees))
+    decider = Decider(host, record=cluster.decision, clock=clock, seed=setup.seed, state=scaler.state)
     world = World(cluster, cluster, Executors(clock, cluster.decision), (cluster,))
-    plans = Plans(topology, goals, decider, world)
-    return ControlLoop(plans, decider, clock, setup.interval_s), decider
+    plans = Plans(setup.model.topology, setup.goals, decider, world)
+    return ControlLoop(plans, decider, clock, setup.goals.interval_s), decider
 
 
 def _run(
@@ -81,5 +79,5 @@ def _run(
 
 
 def _expected(model: Model, records: int | None) -> float:
-    """About how long it takes until so many records came."""
+    """About how long it takes until this many records came."""
     return max((records or 0) / (max(source.steps.values) or 1.0) for source in model.sources)

@@ -1,4 +1,4 @@
-"""What a simulation is told, and what it gives, in either mode."""
+"""A simulation that is ready to run, and its outcome, in either mode."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from springtide.control.plans import Goals
 from springtide.model.report import BatchReport
 from springtide.model.snapshot import Snapshot
+from springtide.policy.chosen import Chosen
 from springtide.policy.grant import GrantPolicy
-from springtide.policy.scale import ScalePolicy, State
+from springtide.policy.scale import State
 from springtide.sim.constants import Constants
 from springtide.sim.model import Model
 from springtide.sim.rules import Reconfiguration
@@ -27,32 +29,34 @@ METRICS = (
 """What a summary has in either mode; None where it is undefined: in this mode, or without something to compare with."""
 
 Progress = Callable[[float, float], None]
-"""Told how many seconds were simulated, and of how many."""
+"""Gets the seconds that were simulated, and the seconds in all."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """From when to when. ``end``: infinite when all records shall come and leave. ``begin_s``: when the first batch begins."""
+
+    end: float
+    records: int | None = None
+    warmup_s: float = 0.0
+    begin_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A simulation, checked: times in seconds, policy and groupings made, the rest as ``simulate`` describes it."""
+    """A simulation, checked: policy and groupings are made, and times are in seconds. ``grant``: of executors, in batches."""
 
     model: Model
-    policy: ScalePolicy | None
+    scaler: Chosen | None
     groupings: Mapping[str, Any]
-    seed: int
-    end: float  # infinite: when all records came and left
-    records: int | None
-    target_s: float | None
-    interval_s: float
-    max_slots: int
+    goals: Goals
+    span: Span
     reconfiguration: Reconfiguration
-    warmup_s: float
-    by_record: bool
-    begin_s: float  # when the first batch begins
-    trigger_s: float
     constants: Constants
-    progress: Progress | None
-    starting_s: float = 0.0
-    learned: State | None = None
-    grant: GrantPolicy | None = None  # of executors, in batches
+    grant: GrantPolicy | None = None
+    seed: int = 0
+    by_record: bool = False
+    progress: Progress | None = None
 
     @property
     def degrees(self) -> dict[str, int]:

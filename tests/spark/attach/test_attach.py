@@ -37,6 +37,7 @@ from springtide.control.plane.spec import Spec
 from springtide.errors import OptionError, SetupError
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
+from springtide.options import scaler, spec
 from springtide.policy.chosen import chosen
 from springtide.policy.scale import State
 from springtide.spark import launch
@@ -313,16 +314,16 @@ def test_settings_of_spark_serve_where_arguments_are_silent() -> None:
         "spark.springtide.dry-run": "true", "spark.springtide.guards": "bounds:most=4; cooldown", "spark.app.name": "x",
     }  # fmt: skip
     found = options.read(conf, {})
-    assert (found.policy, found.settings, found.target) == ("ds2", {"margin": "0.2"}, "trigger")
+    assert (found.policy.policy, found.policy.settings, found.target) == ("ds2", {"margin": "0.2"}, "trigger")
     assert (found.min_executors, found.max_executors, found.interval_s, found.dry_run) == (2, 9, 0.5, True)
-    assert found.guards == ("bounds:most=4", "cooldown")
+    assert found.policy.guards == ("bounds:most=4", "cooldown")
     over = options.read(
         conf, {"max_executors": 3, "dry_run": False, "target": "2s", "settings": {"activation": 2}, "policy": None}
     )
     assert (over.max_executors, over.dry_run, over.target) == (3, False, "2s")
-    assert over.settings == {"margin": "0.2", "activation": 2}
-    assert options.read(conf, {"policy": "tide"}).settings == {}  # ds2's margin is nothing to tide
-    assert options.read({}, {}) == options.Options(settings={})
+    assert over.policy.settings == {"margin": "0.2", "activation": 2}
+    assert options.read(conf, {"policy": "tide"}).policy.settings == {}  # ds2's margin is nothing to tide
+    assert options.read({}, {}) == options.AttachOptions()
 
 
 @pytest.mark.parametrize(
@@ -353,9 +354,9 @@ def test_targets() -> None:
 
 def test_policies_that_cannot_be_asked_are_refused() -> None:
     with pytest.raises(OptionError, match="did you mean 'tide'"):
-        options.scaler(options.Options(policy="tiide"), "q")
+        scaler(spec("tiide", operators=["q"]))
     with pytest.raises(OptionError, match="knows the future"):
-        options.scaler(options.Options(policy="clairvoyant"), "q")
+        scaler(spec("clairvoyant", operators=["q"]))
     with pytest.raises(OptionError, match="knows the future"):
         springtide.run(tweets.topology(), policy="clairvoyant", grouping="none")  # which is refused later, before Spark starts
 

@@ -25,7 +25,6 @@ from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.closing import Closed, Open
 from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.workers import Worker
-from springtide.spark.private import internals
 from springtide.spark.private.logs import COMMIT, Logs
 from springtide.spark.shared.progress import Place
 
@@ -237,7 +236,8 @@ STILL: Any = SimpleNamespace(look=lambda: None, still_s=3_600.0)
 
 def impatient(driver: Driver) -> Driver:
     """Batches that make no progress are given up at the first look, and none makes progress."""
-    driver._stalls, driver._end_patience_s = STILL, 0.0
+    driver._stalls = driver._last_batch._stalls = STILL
+    driver._last_batch._patience_s = 0.0
     return driver
 
 
@@ -258,7 +258,7 @@ def test_a_slow_closing_batch_is_given_up_only_once_somebody_waits_for_the_end(
     context = SimpleNamespace(addJobTag=lambda _: None, setLocalProperty=lambda *_: None, cancelJobsWithTag=lambda _: None)
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
     driver._frame, ends = frame, threading.Event()
-    monkeypatch.setattr(internals, "empty_like", lambda _: None)
+    monkeypatch.setattr(closing, "empty_like", lambda _: None)
     runner.close = lambda *_: ends.wait(60.0)
     threading.Timer(0.5, ends.set).start()
     assert driver._run_without_records(4)
@@ -284,10 +284,10 @@ class Hung(Runner):
 @pytest.mark.parametrize("ending", [Ending(duration_s=0.0), Ending()], ids=["duration", "stop"])
 def test_a_failed_query_whose_batch_hangs_ends_with_the_run(drive: Drive, ending: Ending) -> None:
     """Its batch cannot commit any more: the epoch is a later one."""
-    queries = iter([Query(late="java.io.IOException: No space left"), Query(looks=10**9)])
+    following = iter([Query(late="java.io.IOException: No space left"), Query(looks=10**9)])
 
     def query() -> Query:
-        found = next(queries)
+        found = next(following)
         if found.late is None:
             vars(driver)["_runner"] = Runner(failure=hung.failure)
         elif ending.duration_s is None:

@@ -21,10 +21,10 @@ from click.testing import CliRunner
 
 import springtide as st
 from crash.job import fixed_limit
-from springtide import running
 from springtide.cli.main import cli
 from springtide.model.state import moment
 from springtide.record.folder import RunFolder
+from springtide.running import execution
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.state.reading import held_in, reading
 
@@ -366,7 +366,7 @@ def runs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Half of the records; then the other half twice: with what the checkpoint has, and with what was exported from it."""
     folder = tmp_path_factory.mktemp("ready")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "ReadLimit", fixed_limit(100))
+        patch.setattr(execution, "ReadLimit", fixed_limit(100))
         half = go(spark, ready(HALF), folder, 2)
         for operator in held_in(folder / "checkpoint"):
             state("export", half.folder, operator, folder / f"{operator}.parquet")
@@ -380,7 +380,7 @@ def runs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 @pytest.fixture(scope="module")
 def both(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Told:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "ReadLimit", fixed_limit(100))
+        patch.setattr(execution, "ReadLimit", fixed_limit(100))
         result = go(spark, two(500), tmp_path_factory.mktemp("two"), 2)
     assert widest(result) == 2
     return Told(result)

@@ -132,7 +132,7 @@ def test_the_end_of_a_run_does_not_read_what_its_batches_wrote(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The summary and the plot come from what was added up on the way, and say the same as the file."""
-    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(40))
+    monkeypatch.setattr("springtide.running.execution.ReadLimit", fixed_limit(40))
     for name in ("batches", "each_batch"):
         monkeypatch.setattr(RunFolder, name, lambda *_: pytest.fail("the batches were read"), raising=False)
     topology = numbers(200).map(same, grouping="round-robin").to(st.sink.memory("out")).named("numbers")
@@ -486,7 +486,7 @@ def test_a_run_goes_on_where_a_loss_of_power_left_sparks_logs_empty(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """60 records in 3 batches, a fourth that was begun, and 40 records more."""
-    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(20))
+    monkeypatch.setattr("springtide.running.execution.ReadLimit", fixed_limit(20))
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
 
     def go_on(limit: int) -> st.Result:
@@ -513,7 +513,7 @@ def test_tide_learns_what_keys_cost_routes_by_it_and_knows_it_after_a_restart(
     by: str | None, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the stage behind the source, and in one that follows, where there is nothing to learn."""
-    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(100))
+    monkeypatch.setattr("springtide.running.execution.ReadLimit", fixed_limit(100))
 
     def topology(limit: int) -> st.Topology:
         worked = numbers(limit).map(slow_for_one_key, grouping="tide", by=by, name="work", parallelism=3)
@@ -593,6 +593,31 @@ def test_a_line_that_cannot_be_read_is_a_dead_letter_of_its_source(spark: Any, t
 
 
 @pytest.mark.spark
+def test_the_schedule_starts_with_the_first_batch(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long Spark takes to start: what came meanwhile would be a backlog. A restart goes on with the same schedule."""
+    from springtide.spark.driver import sources
+
+    original, ready = sources.stream, list[float]()
+
+    def slow_start(*given: Any, **named: Any) -> Any:
+        time.sleep(1.0)
+        frame = original(*given, **named)
+        ready.append(time.time())
+        return frame
+
+    monkeypatch.setattr(sources, "stream", slow_start)
+    topology, checkpoint = numbers(100_000, rate=1_000.0).to(st.sink.discard()).named("late"), tmp_path / "checkpoint"
+    first = lines(run(topology, spark, tmp_path, checkpoint=checkpoint, batches=1))
+    schedule = (checkpoint / "springtide" / "schedule.json").read_bytes()
+    assert ready[0] <= json.loads(schedule)["started"] <= first[0]["started"]
+    assert 0 < first[0]["rows_in"] <= 1_000 * (first[0]["started"] - ready[0]), "not what came before"
+    manifest = json.loads((checkpoint / "springtide" / "manifests" / "00000000.json").read_text())
+    assert manifest["schedule"]["started"] == json.loads(schedule)["started"], "it is repeated, as it may be lost"
+    again = lines(run(topology, spark, tmp_path, checkpoint=checkpoint, batches=1))
+    assert (checkpoint / "springtide" / "schedule.json").read_bytes() == schedule
+    assert again[0]["backlog"] + again[0]["rows_in"] > 1_000, "it went on while nothing ran"
+
+
 def test_a_backlog_is_worked_off_in_batches_under_the_target_and_every_batch_is_reported(spark: Any, tmp_path: Path) -> None:
     topology = numbers(6000).map(slow, grouping="round-robin").to(st.sink.discard(), name="sink").named("backlog")
     script = {"script": "* 0:1 0.5:2", "repeat": 1}
@@ -738,7 +763,7 @@ def test_a_target_below_the_floor_that_was_measured_is_refused_with_that_number(
 
 def test_records_that_are_too_old_are_left_out_and_counted(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """300 records were created within half a second, and are read 60 at a time, a second apart: later ones are too old."""
-    monkeypatch.setattr("springtide.running.ReadLimit", fixed_limit(60))
+    monkeypatch.setattr("springtide.running.execution.ReadLimit", fixed_limit(60))
     topology = numbers(300, rate=600.0).map(same).to(st.sink.files(tmp_path / "out")).named("shed")
     result = st.run(
         topology, policy="static", target="5s", trigger="1s", batches=5, shed_after="2s", spark=spark, runs=tmp_path / "runs"

@@ -81,7 +81,7 @@ def test_a_secret_on_the_command_line_is_warned_of(command: str, tmp_path: Path,
     app = tmp_path / "app.py"
     app.write_text("")
     monkeypatch.setattr("os.execve", lambda *_: None)
-    monkeypatch.setattr("springtide.running.run", _refuse)
+    monkeypatch.setattr("springtide.running.execute", _refuse)
     words = ["--conf", f"{KEY}=s3cr3t", "--conf", "spark.executor.cores=1"]
     done = CliRunner().invoke(cli, [command, *words, "tweets" if command == "run" else str(app)])
     assert done.output.count("Warning") == 1

@@ -581,11 +581,11 @@ def main(folder: Path) -> None:
 
     from crash.job import fixed_limit
     from spark.state.test_state import totals
-    from springtide import running
     from springtide.record.folder import RunFolder
+    from springtide.running import execution
     from springtide.spark.driver import session as sessions
 
-    vars(running)["ReadLimit"] = fixed_limit(100)
+    vars(execution)["ReadLimit"] = fixed_limit(100)
     session: Any = sessions.create(sessions.local_master(2), "state-in-s3")
     told = []
     endings: list[dict[str, Any]] = [{"batches": 12}, {}]

@@ -17,9 +17,9 @@ import pytest
 
 import springtide as st
 from crash.job import fixed_limit
-from springtide import running
 from springtide.errors import CheckpointError, RunError
 from springtide.record.folder import RunFolder
+from springtide.running import execution
 from springtide.spark.state.reading import held_of, reading
 
 pytest.importorskip("pyspark")
@@ -85,7 +85,7 @@ def remembered(checkpoint: Path, operator: str = "totals") -> dict[str, tuple[in
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 100 records, whatever the machine."""
-    monkeypatch.setattr(running, "ReadLimit", fixed_limit(100))
+    monkeypatch.setattr(execution, "ReadLimit", fixed_limit(100))
 
 
 def go(spark: Any, topology: st.Topology, folder: Path, **options: Any) -> st.Result:

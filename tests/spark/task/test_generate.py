@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ from springtide.spark.task.generate import (
     IndexRange,
     Records,
     Schedule,
+    Start,
     scheduled,
 )
 
@@ -90,8 +92,8 @@ class Bench:
 
 def bench(folder: Path, limit: int | None = None, rate: Rate | None = None) -> Bench:
     clock, control = Clock(), folder / "control.json"
-    schedule = Schedule(GenerateSource(trip, rate or constant(10), limit=limit), T0, control, clock)
-    return Bench(GenerateReader(Records(trip, 0, T0, WITH_CREATED), lambda: schedule), clock, control)
+    schedule = Schedule(GenerateSource(trip, rate or constant(10), limit=limit), lambda: T0, control, clock)
+    return Bench(GenerateReader(Records(trip, 0, WITH_CREATED), lambda: schedule), clock, control)
 
 
 def test_a_stream_starts_at_its_first_record(tmp_path: Path) -> None:
@@ -122,6 +124,25 @@ def test_a_checkpoint_ahead_of_the_clock_waits_for_it(tmp_path: Path) -> None:
     assert made.latest(500) == 500
     made.clock.seconds = 51.0
     assert made.latest(500) == 510
+
+
+def test_the_schedule_starts_when_spark_first_asks_and_never_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting is part of it: the first batch has the records of a tenth of a second."""
+    clock, file = Clock(50.0), tmp_path / "schedule.json"
+    monkeypatch.setattr(time, "sleep", lambda waited: setattr(clock, "seconds", clock.seconds + waited))
+
+    def schedule() -> Schedule:
+        return Schedule(GenerateSource(trip, constant(1_000)), Start(file, clock), tmp_path / "numbers.json", clock)
+
+    first, other = schedule(), schedule()
+    assert not file.exists()
+    assert first.latest(0, None) == pytest.approx(100, abs=1)
+    assert json.loads(file.read_text())["started"] == T0 + 50.0
+    clock.seconds = 51.0
+    assert other.latest(0, None) == first.latest(0, None) == 1_000
+    assert {part.t0 for part in first.ranges(0, 20)} == {T0 + 50.0}
+    clock.seconds = 90.0  # a restart
+    assert schedule().latest(1_000, None) == 40_000
 
 
 def test_the_limit_ends_the_stream(tmp_path: Path) -> None:
@@ -201,7 +222,7 @@ def test_a_control_document_is_written_whole_and_leaves_nothing_else(tmp_path: P
 
 @given(st.integers(0, 10**6), st.integers(0, 10**4), st.integers(1, 200))
 def test_partitions_are_even_contiguous_and_never_empty(start: int, rows: int, partitions: int) -> None:
-    schedule = Schedule(GenerateSource(trip, constant(10)), T0, Path("none"), _known=Control(None, partitions))
+    schedule = Schedule(GenerateSource(trip, constant(10)), lambda: T0, Path("none"), _known=Control(None, partitions))
     ranges = schedule.ranges(start, start + rows)
     assert len(ranges) == min(partitions, rows)
     assert [i for r in ranges for i in range(r.first, r.last)] == list(range(start, start + rows))
@@ -255,8 +276,8 @@ def test_records_are_the_users_columns_and_the_creation_time(tmp_path: Path) -> 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 5))
 def test_records_do_not_depend_on_how_the_stream_is_cut(sizes: list[int], partitions: int) -> None:
     rate = Rate((0.0, 0.7, 3.0), (20.0, 0.0, 35.5))
-    schedule = Schedule(GenerateSource(trip, rate), T0, Path("none"), _known=Control(None, partitions))
-    reader = GenerateReader(Records(trip, 5, T0, WITH_CREATED), lambda: schedule)
+    schedule = Schedule(GenerateSource(trip, rate), lambda: T0, Path("none"), _known=Control(None, partitions))
+    reader = GenerateReader(Records(trip, 5, WITH_CREATED), lambda: schedule)
     rows, start = [], 0
     for size in sizes:
         rows += _rows(reader, start, start + size)
@@ -282,9 +303,9 @@ def test_what_travels_to_the_tasks_is_small(tmp_path: Path) -> None:
 
 
 def _faults(make: Callable[[Draw], Any]) -> str:
-    records = Records(make, 0, T0, WITH_CREATED)
+    records = Records(make, 0, WITH_CREATED)
     with pytest.raises(RecordError) as caught:
-        list(records.batches(IndexRange(10, 20, constant(10).steps)))
+        list(records.batches(IndexRange(10, 20, constant(10).steps, T0)))
     return str(caught.value)
 
 
@@ -315,8 +336,8 @@ def test_a_record_that_does_not_fit_is_told_with_its_index(wrong: object, fault:
 
 
 def test_a_mapping_is_a_record_too() -> None:
-    records = Records(lambda draw: vars(trip(draw)), 0, T0, WITH_CREATED)
-    (batch,) = records.batches(IndexRange(0, 2, constant(10).steps))
+    records = Records(lambda draw: vars(trip(draw)), 0, WITH_CREATED)
+    (batch,) = records.batches(IndexRange(0, 2, constant(10).steps, T0))
     assert batch["id"].to_pylist() == [0, 1]
 
 
@@ -330,7 +351,7 @@ def test_every_data_source_has_a_name_of_its_own() -> None:
 
 def test_a_missing_option_is_named() -> None:
     source = data_source(GenerateSource(trip, constant(10)), COLUMNS)(options={})
-    with pytest.raises(OptionError, match="'t0' is missing"):
+    with pytest.raises(OptionError, match="'start' is missing"):
         source.streamReader(source.schema())
 
 
@@ -361,7 +382,8 @@ def _wanted(seed: int, first: int, last: int, rate: float) -> list[tuple[Any, ..
 
 
 def _run(spark: SparkSession, folder: Path, spec: GenerateSource, seen: Seen) -> None:
-    frame = stream(spark, spec, COLUMNS, T0, folder / "control.json")
+    (folder / "start.json").write_text(json.dumps({"started": T0}))
+    frame = stream(spark, spec, COLUMNS, folder / "start.json", folder / "control.json")
     writer = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(folder / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
 
@@ -458,6 +480,7 @@ SCRIPT = (
     + """
 if __name__ == "__main__":
     import sys
+    from pathlib import Path
     from pyspark.sql import SparkSession
     from springtide.model.endpoints import GenerateSource
     from springtide.model.rate import constant
@@ -467,7 +490,8 @@ if __name__ == "__main__":
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
     spec = GenerateSource(make, constant(40), limit=5)
-    frame = stream(spark, spec, schema_of(Trip), 0.0, sys.argv[1] + "/control")
+    Path(sys.argv[1], "start").write_text('{"started": 0.0}')
+    frame = stream(spark, spec, schema_of(Trip), sys.argv[1] + "/start", sys.argv[1] + "/control")
     rows = []
     writer = frame.writeStream.foreachBatch(lambda batch, number: rows.extend(r.id for r in batch.collect()))
     writer = writer.option("checkpointLocation", sys.argv[1] + "/checkpoint")
@@ -500,5 +524,5 @@ def test_a_batch_has_no_more_than_the_source_allows(tmp_path: Path) -> None:
         actuator.apply(Plan({}, 1, {}, limit))
         told = [json.loads(checkpoint.source_control(name).read_text())["read_limit"] for name in ("a", "b")]
         assert tuple(told) == expected
-    with pytest.raises(OptionError, match="max_records=0: a batch has at least one record"):
+    with pytest.raises(OptionError, match="max_records=0 is not allowed"):
         springtide.source.generate(trip, rate=1, max_records=0)

@@ -1,4 +1,4 @@
-"""Elasticutor on the stock exchange (section 5.4): figure 19, tables 2 and 3, and how long the scheduler takes."""
+"""Elasticutor on the stock exchange (section 5.4): figure 19, tables 2 and 3, and the time of the scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from springtide.policy.scale.queueing import allocate
 FOUR = (STATIC, CENTRIC, NAIVE, ELASTIC)
 LITERAL = "elasticutor, line 7"
 TABLE_2 = {"state migration": (13.9, 2.4, 5.0, "migrated"), "remote data transfer": (235.3, 21.6, 10.0, "remote")}
-"""Of naive-EC, of Elasticutor, and how many times more the text calls it."""
+"""The numbers of naive-EC and of Elasticutor, and the ratio in the text."""
 TABLE_3 = {8: (66.6, 4.1), 16: (121.3, 5.2), 32: (218.6, 5.7)}
 NODES = (8, 16, 32, 100, 316, 1000)
 EXECUTORS_PER_NODE, CORES_PER_NODE = 3, 8
@@ -37,17 +37,17 @@ def _offered(lab: Lab) -> float:
     return SENT * lab.throughput(exchange(ELASTIC))
 
 
-def _tail_s(one: Result) -> float:
-    """The mean of the seconds' 99th percentiles, of those in which something was sent."""
-    some = one.p99s_s[~np.isnan(one.p99s_s)]
-    return float(some.mean()) if len(some) else one.p99_s
+def _tail_s(result: Result) -> float:
+    """The mean of the 99th percentiles of each second in which tuples were sent."""
+    percentiles = result.p99s_s[~np.isnan(result.p99s_s)]
+    return float(percentiles.mean()) if len(percentiles) else result.p99_s
 
 
 def figure_19(lab: Lab) -> list[Row]:
     made = []
     full = {p: lab.throughputs(exchange(p)) for p in FOUR}
     rate = _offered(lab)
-    tails = {p: np.mean([_tail_s(one) for one in lab.runs(loaded(exchange(p), rate))]) for p in FOUR}
+    tails = {p: np.mean([_tail_s(result) for result in lab.runs(loaded(exchange(p), rate))]) for p in FOUR}
     load = f"{SENT:.0%} of what Elasticutor can process is sent; waiting by chance is left out, so that more is no better"
     for p in (NAIVE, ELASTIC):
         for other in (STATIC, CENTRIC):
@@ -65,7 +65,7 @@ def figure_19(lab: Lab) -> list[Row]:
 
 
 def table_2(lab: Lab) -> list[Row]:
-    """With cores to spare, and under a load that uses all of them; there also with line 7 of algorithm 1 to the letter."""
+    """Table 2 with spare cores, and under a load that uses all cores; there also with line 7 of algorithm 1 taken literally."""
     made = []
     rate = _offered(lab)
     loads = {
@@ -76,7 +76,7 @@ def table_2(lab: Lab) -> list[Row]:
     }  # fmt: skip
     for name, (naive, own, times, measure) in TABLE_2.items():
         for load, (setups, reason) in loads.items():
-            values = {p: [getattr(one, measure) / 1e6 for one in lab.runs(setup)] for p, setup in setups.items()}
+            values = {p: [getattr(result, measure) / 1e6 for result in lab.runs(setup)] for p, setup in setups.items()}
             for p, measured in values.items():
                 published = naive if p == NAIVE else own
                 claim = between(published / 2, 2 * published, "within a factor of 2", reason, published)
@@ -100,7 +100,7 @@ def table_3(lab: Lab) -> list[Row]:
 
 
 def scheduling_times(repetitions: int = 20) -> list[Row]:
-    """The M/M/k allocation and algorithm 1 on this machine; the paper's is another, and Java."""
+    """The time of the M/M/k allocation and algorithm 1 on this machine; the paper used another machine, and Java."""
     made = []
     slowest = TABLE_3[32][1]
     for nodes in NODES:
@@ -109,13 +109,13 @@ def scheduling_times(repetitions: int = 20) -> list[Row]:
         claim = below(slowest * nodes / 32, f"no more than in proportion to the nodes, from the paper's 5.7 ms at 32; {where}")
         if published is not None:
             claim = Claim(published, published / 2, published, f"no more than published; {where}", more_is_better=False)
-        median = float(np.median([1000 * one for one in scheduling_s(nodes, repetitions)]))
+        median = float(np.median([1000 * seconds for seconds in scheduling_s(nodes, repetitions)]))
         made.append(found("table 3", f"scheduling time: {nodes} nodes", ELASTIC, nodes, [median], "ms", claim))
     return made
 
 
 def scheduling_s(nodes: int, repetitions: int) -> list[float]:
-    """Seconds for one schedule after another, the loads being drawn anew for each: by a quarter up or down."""
+    """The seconds of each of several schedules, with new random loads for each, a quarter up or down."""
     rng = np.random.default_rng(nodes)
     count, total = EXECUTORS_PER_NODE * nodes, CORES_PER_NODE * nodes
     home = np.arange(count) % nodes

@@ -1,7 +1,7 @@
 """Elasticutor's figures 6 to 16 and 19, and tables 2 and 3, measured again in ``engine``.
 
-The figures' numbers are in plots, so that what is judged there is what the text concludes; a published number stands where the
-paper prints one. What had to be assumed is told in ``setup``.
+The figures' numbers are in plots only, so the conclusions of the text are judged; rows have a published number if the paper
+prints it. ``setup`` lists the assumptions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from springtide.papers.rows import Row
 
 @dataclass(frozen=True)
 class Experiment:
-    """``name`` as the paper has it; ``axis`` for the plot, and whether it goes by powers of two."""
+    """``name``: as in the paper. ``axis``: the label of the plot's axis, which ``logarithmic`` scales by powers of two."""
 
     name: str
     title: str
@@ -41,4 +41,4 @@ _ALL = (
     Experiment("table 2", "naive-EC and Elasticutor", exchange.table_2),
     Experiment("table 3", "growing clusters", exchange.table_3, "nodes", True),
 )
-EXPERIMENTS = {one.name: one for one in _ALL}
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

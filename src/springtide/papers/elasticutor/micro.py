@@ -1,6 +1,6 @@
 """Elasticutor's figures 6 to 12 (section 5.1): changing keys, data intensity, state, skew, and what moving a shard takes.
 
-The paper prints hardly a number for them: what is judged is what its text concludes from its plots.
+The paper prints hardly a number for them, so the conclusions of its text are judged.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def figure_6(lab: Lab) -> list[Row]:
 
 
 def recoveries(result: Result, every: int = 30) -> list[float]:
-    """For how many seconds after each shuffle it is below 95 % of where it ends up."""
+    """The seconds after each shuffle during which the throughput is below 95 % of its final value."""
     made = []
     for first in range(0, len(result.throughputs) - every + 1, every):
         part = result.throughputs[first : first + every]
@@ -84,17 +84,18 @@ def recoveries(result: Result, every: int = 30) -> list[float]:
 
 def figure_7(lab: Lab) -> list[Row]:
     known = {p: lab.runs(micro(p)) for p in THREE}
-    times = {p: [seconds for one in known[p] for seconds in recoveries(one)] for p in (CENTRIC, ELASTIC)}
+    times = {p: [seconds for result in known[p] for seconds in recoveries(result)] for p in (CENTRIC, ELASTIC)}
     lower = [
-        float((one.throughputs < other.throughputs).mean()) for one, other in zip(known[STATIC], known[ELASTIC], strict=True)
+        float((static.throughputs < elastic.throughputs).mean())
+        for static, elastic in zip(known[STATIC], known[ELASTIC], strict=True)
     ]
-    moved = np.mean([len(one.moves) for one in known[CENTRIC]]) / max(1.0, lab.seconds / 30)
-    stop = np.mean([one.moves[:, 1:].sum(axis=1).mean() for one in known[CENTRIC] if len(one.moves)] or [0.0])
+    moved = np.mean([len(result.moves) for result in known[CENTRIC]]) / max(1.0, lab.seconds / 30)
+    stop = np.mean([result.moves[:, 1:].sum(axis=1).mean() for result in known[CENTRIC] if len(result.moves)] or [0.0])
     shown = f"10 to 20 s; here {moved:.0f} shards a shuffle, each with a stop of {1000 * stop:.0f} ms"
     return [
         found(7, "recovery", ELASTIC, None, times[ELASTIC], "s", between(1, 3, "1 to 3 s")),
         found(7, "recovery", CENTRIC, None, times[CENTRIC], "s", between(10, 20, shown, "perhaps more were moved there")),
-        found(7, "seconds below Elasticutor", STATIC, None, [100 * one for one in lower], "%",
+        found(7, "seconds below Elasticutor", STATIC, None, [100 * share for share in lower], "%",
               above(95.0, "consistently lower: in 95 % of the seconds at least")),
     ]  # fmt: skip
 
@@ -138,7 +139,7 @@ def figure_9(lab: Lab) -> list[Row]:
             ELASTIC: below(delay[CENTRIC], "below resource-centric"),
         }
         if label == "32 MB":
-            moved = np.mean([one.moves[:, 0].sum() for one in lab.runs(setups[ELASTIC])]) / max(1.0, lab.seconds / 30)
+            moved = np.mean([result.moves[:, 0].sum() for result in lab.runs(setups[ELASTIC])]) / max(1.0, lab.seconds / 30)
             rates |= {p: below(rate[STATIC], "below static", _NEAR_HOME.format(moved)) for p in (CENTRIC, ELASTIC)}
             delays |= {p: above(delay[STATIC], "above static", _NEAR_HOME.format(moved)) for p in (CENTRIC, ELASTIC)}
         made += panel(lab, 9, "throughput", label, state / KB, setups, rates, Lab.throughputs, RATE)
@@ -173,8 +174,9 @@ def figure_10(lab: Lab) -> list[Row]:
 
 
 def _mean_ms(results: Sequence[Result], between_nodes: bool | None, column: int) -> list[float]:
-    """Of a move's synchronisation (1) or migration (2), in each run that has such moves."""
-    chosen = [one.moves if between_nodes is None else one.moves[one.moves[:, 0] == between_nodes] for one in results]
+    """The times of a move's synchronisation (1) or migration (2), for each run with such moves."""
+    runs = [result.moves for result in results]
+    chosen = [moves if between_nodes is None else moves[moves[:, 0] == between_nodes] for moves in runs]
     return [1000 * float(moves[:, column].mean()) for moves in chosen if len(moves)]
 
 
@@ -188,7 +190,7 @@ def figure_11(lab: Lab) -> list[Row]:
     for label, between_nodes in (("within a node", False), ("between nodes", True)):
         sync, state = ({p: _mean_ms(runs[p], between_nodes, column) for p in runs} for column in (1, 2))
         if not sync[CENTRIC] or not sync[ELASTIC]:
-            continue  # of 256 cores 7 are on the same node: in a short run nothing may have moved to one of them
+            continue  # 7 of 256 cores are on the same node: in a short run no shard may have moved to them
         own, other = float(np.mean(sync[ELASTIC])), float(np.mean(state[CENTRIC]))
         none = below(1e-6, "none: the state is shared")
         made += [
@@ -209,7 +211,7 @@ def figure_12(lab: Lab) -> list[Row]:
         setups: dict[str, Elastic] = {p: micro(p, upstream=upstream) for p in (CENTRIC, ELASTIC)}
         sync = {p: _mean_ms(lab.runs(setup), None, 1) for p, setup in setups.items()}
         point = f"{upstream} upstream executors"
-        longer = [one / float(np.mean(sync[ELASTIC])) for one in sync[CENTRIC]]
+        longer = [centric / float(np.mean(sync[ELASTIC])) for centric in sync[CENTRIC]]
         more = "grows with the upstream executors: two messages of 2 ms to each, and the queue of the shard's core"
         made += [
             found(12, f"synchronisation: {point}", ELASTIC, upstream, sync[ELASTIC], "ms", _TWO_MS),

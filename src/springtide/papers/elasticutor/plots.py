@@ -1,4 +1,4 @@
-"""Elasticutor's figures as pictures: a panel for each part, a line for each paradigm, and the span of the seeds around it."""
+"""Plots of Elasticutor's figures: a panel for each part, a line for each paradigm, and the range of the seeds around it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from springtide.papers.elasticutor.experiments import Experiment
 from springtide.papers.elasticutor.setup import ELASTIC, THREE, Lab, exchange, micro
 from springtide.papers.rows import Row
 
-# Okabe and Ito's colours, which people with any of the common colour blindnesses can tell apart.
+# Okabe and Ito's colours, which people with any common colour blindness can distinguish.
 COLOURS = {"static": "#999999", "resource-centric": "#E69F00", "naive-ec": "#009E73", "elasticutor": "#0072B2"}
 _OTHERS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 _MARKS = "Dos^vP"
 _MOST = 3
-"""Panels beside each other."""
+"""The most panels in a line of the plot."""
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], lab: Lab, folder: Path) -> Path | None:
-    """Draw one experiment into ``folder``; None where there is nothing to draw."""
+    """Draw an experiment into ``folder``; None if it has no plot."""
     try:
         from matplotlib.figure import Figure as Canvas
     except ImportError:
@@ -51,28 +51,28 @@ def draw(experiment: Experiment, rows: Sequence[Row], lab: Lab, folder: Path) ->
 
 
 def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
-    """By name and unit, the lines by their label: a row is named "panel: point", or "panel, label: point" where all are of one
-    paradigm."""
-    shown = [one for one in rows if one.x is not None and ": " in one.row]
-    alone = len({one.series for one in shown}) == 1
+    """The lines of each panel, by its name and unit. A row is named "panel: point", or "panel, label: point" if all rows have
+    the same paradigm."""
+    shown = [row for row in rows if row.x is not None and ": " in row.row]
+    alone = len({row.series for row in shown}) == 1
     found: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for one in shown:
-        name, label = one.row.split(": ")[0], one.series
+    for row in shown:
+        name, label = row.row.split(": ")[0], row.series
         if alone and ", " in name:
             name, label = name.rsplit(", ", 1)
-        found.setdefault((name, one.unit), {}).setdefault(label, []).append(one)
+        found.setdefault((name, row.unit), {}).setdefault(label, []).append(row)
     return found
 
 
 def _lines(axes: Any, experiment: Experiment, name: str, unit: str, lines: dict[str, list[Row]]) -> None:
     for k, (label, rows) in enumerate(lines.items()):
-        own = sorted(rows, key=lambda one: one.x or 0.0)
-        x, colour = [one.x for one in own], COLOURS.get(label, _OTHERS[k % len(_OTHERS)])
-        axes.plot(x, [one.measured for one in own], color=colour, marker=_MARKS[k % len(_MARKS)], markersize=4, label=label)
-        axes.fill_between(x, [one.min for one in own], [one.max for one in own], color=colour, alpha=0.15, linewidth=0)
+        own = sorted(rows, key=lambda row: row.x or 0.0)
+        x, colour = [row.x for row in own], COLOURS.get(label, _OTHERS[k % len(_OTHERS)])
+        axes.plot(x, [row.measured for row in own], color=colour, marker=_MARKS[k % len(_MARKS)], markersize=4, label=label)
+        axes.fill_between(x, [row.min for row in own], [row.max for row in own], color=colour, alpha=0.15, linewidth=0)
     if experiment.logarithmic:
         axes.set_xscale("log", base=2)
-    heights = [one.measured for rows in lines.values() for one in rows]
+    heights = [row.measured for rows in lines.values() for row in rows]
     if min(heights) > 0 and max(heights) > 20 * min(heights):
         axes.set_yscale("log")
     else:

@@ -1,4 +1,4 @@
-"""Rows of Elasticutor's figures and tables, and the claims that they are judged by."""
+"""Rows of Elasticutor's figures and tables, and their claims."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def below(high: float, note: str, reason: str = "", published: float | None = No
 
 
 class Between(Claim):
-    """Neither side is better: it is the same system that is measured again."""
+    """A claim without a good side, because the same system is measured again."""
 
     def verdict(self, measured: float) -> str:
         return "reproduced" if self.low <= measured <= self.high else "not reproduced"
@@ -42,7 +42,7 @@ def panel(
     lab: Lab, figure: int, name: str, point: str, x: float, setups: Mapping[str, Elastic], claims: Mapping[str, Claim],
     measure: Callable[[Lab, Elastic], list[float]], unit: str,
 ) -> list[Row]:  # fmt: skip
-    """A row for every series at one point of a plot."""
+    """A row for every series at a point of a plot."""
     return [
         found(figure, f"{name}: {point}", series, x, measure(lab, setup), unit, claims[series])
         for series, setup in setups.items()

@@ -1,20 +1,19 @@
 """Elasticutor's set-ups (section 5) in the simulator: the micro-benchmark, and the stock exchange.
 
-The micro-benchmark is told in full, except for the queues, the messages and the scheduler's period: ``engine``
-says what was taken. A single executor (figures 13 to 15) has the operator's 8,192 shards: with 256 they could not be spread
-over 256 cores.
+The paper describes the micro-benchmark in full, except for the queues, the messages and the scheduler's period, for which
+``engine`` states its assumptions. A single executor (figures 13 to 15) has 8,192 shards, the operator's number, because 256
+shards could not be balanced over 256 cores.
 
-Of the exchange the paper gives the graph, the tuples' and the states' sizes and the results, not the data and not the costs.
-Assumed here, and the rows say so where it matters:
+Of the exchange the paper gives the graph, the sizes of tuples and states, and the results, but neither the data nor the costs.
+The assumptions, which the rows repeat if they matter:
 
-    1,200 stocks    of Zipf-0.5 popularity, each times a lognormal factor of deviation 1, drawn anew every 30 s on average
-    1 transaction   for every order, to all 11 operators behind the transactor
-    12 equal costs  of 55.8 µs: by the 66,600 tuples/s of 8 nodes, table 3, and by nothing else
-    n/4 executors   of each operator on n nodes: with the default of 32 they would be 384 for 256 cores
-    300 MB          of state for the transactor, of which nothing is told, and for each statistic; 10 MB for each event operator
-    80 %            of what Elasticutor can process is sent where latencies and transfers are measured, and T_max is 1.5 times
-                    the work itself: under a load that nobody can process all queues are full and all cores in use, whoever
-                    schedules
+    1,200 stocks    of Zipf-0.5 popularity, each times a lognormal factor of deviation 1, which changes every 30 s on average
+    1 transaction   for every order, to all 11 operators after the transactor
+    12 equal costs  of 55.8 µs: from the 66,600 tuples/s of 8 nodes in table 3 alone
+    n/4 executors   of each operator on n nodes: the default of 32 would make 384 for 256 cores
+    300 MB          of state for the transactor and for each statistic, and 10 MB for each event operator
+    80 %            of Elasticutor's capacity is the input where latencies and transfers are measured, and T_max is 1.5 times
+                    the work itself: above every capacity, all queues are full and all cores are in use under any scheduler
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ KB, MB = 1024.0, 1024.0**2
 
 STOCKS, SPREAD, KEEP_S = 1_200, 1.0, 30.0
 WORK_S = 0.67e-3
-"""What an order takes at all 12 operators."""
+"""The time of an order at all 12 operators."""
 STATISTICS, EVENTS = 6, 5
 ORDER, TRANSACTION = 96.0, 160.0
 SENT = 0.8
@@ -46,7 +45,7 @@ TARGET = 1.5
 
 
 def shuffled(skew: float, per_minute: float) -> Keys:
-    """10,000 keys of which so many times a minute any gets the share of any other."""
+    """10,000 keys whose shares are permuted ``per_minute`` times a minute."""
 
     def shares(rng: np.random.Generator) -> Iterator[Floats]:
         weights = np.arange(1.0, KEYS + 1) ** -skew
@@ -57,7 +56,7 @@ def shuffled(skew: float, per_minute: float) -> Keys:
 
 
 def traded() -> Keys:
-    """The stocks' shares, from second to second."""
+    """The stocks' shares, which change every second."""
 
     def shares(rng: np.random.Generator) -> Iterator[Floats]:
         popular = rng.permutation(np.arange(1.0, STOCKS + 1) ** -SKEW)
@@ -65,8 +64,8 @@ def traded() -> Keys:
         while True:
             weights = popular * factor
             yield weights / weights.sum()
-            anew = rng.random(STOCKS) < 1 / KEEP_S
-            factor[anew] = np.exp(SPREAD * rng.standard_normal(int(anew.sum())))
+            changed = rng.random(STOCKS) < 1 / KEEP_S
+            factor[changed] = np.exp(SPREAD * rng.standard_normal(int(changed.sum())))
 
     return Keys("stocks", shares, 1.0)
 
@@ -80,8 +79,8 @@ def micro(
 
 
 def single(cores: int, omega: float = 2.0, cost_ms: float = 1.0, size: float = 128.0, state: float = 32 * KB) -> Elastic:
-    """One elastic executor. Latency counts from when a tuple comes to it: the senders hold as many tuples for one core as for
-    256, and what these wait would hide all else."""
+    """A single elastic executor. Latency counts from a tuple's arrival there: the senders buffer as many tuples for a single
+    core as for 256, and their waiting would hide all else."""
     return replace(micro(ELASTIC, omega, SKEW, cost_ms, size, state, 1, 8192), cores=cores, buffer=0)
 
 
@@ -98,37 +97,37 @@ def exchange(paradigm: str, nodes: int = 32) -> Elastic:
 
 
 def loaded(setup: Elastic, rate: float) -> Elastic:
-    """The same where no more than this comes."""
+    """The set-up with an input of ``rate``."""
     return replace(setup, offered=rate, target_s=TARGET * WORK_S)
 
 
 @dataclass
 class Lab:
-    """Runs every set-up once with each seed, however many figures show it; ``progress`` is told of it before."""
+    """Runs every set-up once with each seed, and caches the results. It calls ``progress`` before every run."""
 
     seeds: int = 1
     seconds: float = 60.0
     progress: Progress = lambda _: None
-    _kept: dict[Elastic, list[Result]] = field(default_factory=dict)
+    _results: dict[Elastic, list[Result]] = field(default_factory=dict)
 
     def runs(self, setup: Elastic) -> list[Result]:
         setup = replace(setup, seconds=self.seconds)
-        if setup not in self._kept:
-            self._kept[setup] = [self._one(setup, seed) for seed in range(self.seeds)]
-        return self._kept[setup]
+        if setup not in self._results:
+            self._results[setup] = [self._run(setup, seed) for seed in range(self.seeds)]
+        return self._results[setup]
 
-    def _one(self, setup: Elastic, seed: int) -> Result:
+    def _run(self, setup: Elastic, seed: int) -> Result:
         self.progress(f"{setup.paradigm}, seed {seed}")
         return run(setup, seed)
 
     def throughputs(self, setup: Elastic) -> list[float]:
-        return [one.throughput for one in self.runs(setup)]
+        return [result.throughput for result in self.runs(setup)]
 
     def throughput(self, setup: Elastic) -> float:
         return float(np.mean(self.throughputs(setup)))
 
     def latencies_ms(self, setup: Elastic) -> list[float]:
-        return [1000 * one.latency_s for one in self.runs(setup)]
+        return [1000 * result.latency_s for result in self.runs(setup)]
 
     def latency_ms(self, setup: Elastic) -> float:
         return float(np.mean(self.latencies_ms(setup)))

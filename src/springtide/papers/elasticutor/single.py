@@ -1,7 +1,7 @@
 """Elasticutor's figures 13 to 16 (sections 5.2, 5.3): one executor on more and more cores; how many executors and shards.
 
-What scales *efficiently* is not told in numbers. Taken for it is half of what the cores would do alone. The first of 10,000
-keys of Zipf-0.5 has 0.5 % of the tuples and one core, so that nobody can reach more than 0.78 of that with 256.
+The paper does not define scaling *efficiently* in numbers; here it means at least half of the throughput of the cores alone.
+The first of 10,000 keys of Zipf-0.5 has 0.5 % of the tuples and a single core, which limits 256 cores to 0.78 of that.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ SETTINGS: Mapping[str, Mapping[str, float]] = {
     "2 KB": {"size": 2048.0}, "8 KB": {"size": 8192.0},
 }  # fmt: skip
 BOUND = ("0.01 ms", "8 KB")
-"""Those that cannot use more than 16 cores."""
+"""Settings that cannot use more than 16 cores."""
 HEAVY = ("0.01 ms", "0.1 ms", "2 KB", "8 KB")
-"""Those whose latency grows, as the network is the bottleneck."""
+"""Settings whose latency grows, because the network is the bottleneck."""
 STATES = {"32 KB": 32 * KB, "1 MB": MB, "32 MB": 32 * MB}
 WORKLOADS = {"default": (128.0, 2.0), "data-intensive": (8192.0, 2.0), "highly dynamic": (128.0, 16.0)}
 EXECUTORS, SHARDS = (1, 8, 32, 64, 256), (16, 64, 256, 1024)
 
 
 def _full(setting: Mapping[str, float]) -> float:
-    """So many cores do what an interface of 125 MB/s brings."""
+    """The number of cores that can process the tuples of an interface of 125 MB/s."""
     return 125e6 / setting.get("size", 128.0) * setting.get("cost_ms", 1.0) / 1000
 
 
 def _speedup(lab: Lab, cores: int, setting: Mapping[str, float]) -> list[float]:
-    """Over one core."""
+    """The throughput over that of a single core."""
     alone = lab.throughputs(single(1, **setting))
     return [a / b for a, b in zip(lab.throughputs(single(cores, **setting)), alone, strict=True)]
 
@@ -62,7 +62,7 @@ def figure_14(lab: Lab) -> list[Row]:
     made = []
     shared = "the executor's own queue of 1,024 tuples is worked off faster by more cores, which hides it"
     for label, setting in SETTINGS.items():
-        tails = {cores: [1000 * one.p99_s for one in lab.runs(single(cores, **setting))] for cores in CORES[3:]}
+        tails = {cores: [1000 * result.p99_s for result in lab.runs(single(cores, **setting))] for cores in CORES[3:]}
         least, before, full = min(float(np.mean(values)) for values in tails.values()), 0.0, _full(setting)
         for cores, values in tails.items():
             past = f"the network is the bottleneck from {full:.0f} cores on"
@@ -85,7 +85,9 @@ def figure_15(lab: Lab) -> list[Row]:
                 values = _speedup(lab, cores, {"omega": omega, "state": state})
                 claim = above(EFFICIENT * cores, "efficient: at least half of the cores' own")
                 if label == "32 MB" and cores == 256:
-                    crossed = np.mean([one.moves[:, 0].sum() for one in lab.runs(single(cores, omega=omega, state=state))])
+                    crossed = np.mean(
+                        [result.moves[:, 0].sum() for result in lab.runs(single(cores, omega=omega, state=state))]
+                    )
                     reason = f"{crossed / (omega * lab.seconds / 60):.0f} shards of 8,192 cross the network after a shuffle"
                     claim = below(EFFICIENT * cores, "not efficient: less than half of the cores' own", reason)
                 elif label == "32 MB" and cores > 8:
@@ -104,7 +106,7 @@ def figure_16(lab: Lab) -> list[Row]:
         at = {(y, z): micro(ELASTIC, omega, size=size, executors=y, shards=z) for y in EXECUTORS for z in SHARDS}
         static = lab.throughput(micro(STATIC, omega, size=size))
         for (y, z), setup in at.items():
-            claim = _of_shards(y, z, {one: lab.throughput(at[y, one]) for one in SHARDS}, static)
+            claim = _of_shards(y, z, {count: lab.throughput(at[y, count]) for count in SHARDS}, static)
             made.append(found(16, f"throughput, {label}, y = {y}: z = {z}", ELASTIC, z, lab.throughputs(setup), RATE, claim))
     return made + _of_executors(lab)
 

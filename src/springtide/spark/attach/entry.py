@@ -11,10 +11,12 @@ from weakref import WeakValueDictionary
 from springtide.control.fleet import Limits
 from springtide.control.ports import Clock
 from springtide.errors import OptionError, SetupError
-from springtide.spark.attach import options as asked
+from springtide.options import scaler
+from springtide.spark.attach import options as reading
 from springtide.spark.attach.attachment import Attachment
 from springtide.spark.attach.deciding import hosted
 from springtide.spark.attach.goal import Goal
+from springtide.spark.attach.options import AttachOptions
 from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
 from springtide.spark.driver import clusters
@@ -52,13 +54,14 @@ def begin(query: Any, given: Mapping[str, Any], clock: Clock) -> Attachment:
             check_once(query, earlier)
         watched = SparkQuery(query, session)
         conf = dict(session.sparkContext.getConf().getAll())
-        options = asked.read({**conf, **session.conf.getAll}, given)
-        scaler = asked.scaler(options, watched.name)
+        options = reading.read({**conf, **session.conf.getAll}, given)
+        spec = options.of_query(watched.name)
+        policy = scaler(spec)
         goal = _goal(session, conf, options, watched.trigger_s(), attached.executors)
         if earlier is not None:
             earlier.detach()
-        host = hosted(asked.spec(options, watched.name), scaler.policy)
-        made = Attachment(watched, host, attached.executors, goal, clock, key, automatic=not given, state=scaler.state)
+        host = hosted(spec, policy.policy)
+        made = Attachment(watched, host, attached.executors, goal, clock, key, automatic=not given, state=policy.state)
         attached.by_query[key] = made
         return made.start()
 
@@ -73,12 +76,12 @@ def check_once(query: Any, earlier: Attachment) -> None:
 
 
 def _goal(
-    session: Any, conf: Mapping[str, str], options: asked.Options, trigger_s: float | None, executors: SharedExecutors
+    session: Any, conf: Mapping[str, str], options: AttachOptions, trigger_s: float | None, executors: SharedExecutors
 ) -> Goal:  # fmt: skip
     """What is wanted, and refused if the application cannot have it."""
     if trigger_s is None:
         raise SetupError("this query has no micro-batches (a continuous or real-time trigger), so none can be measured")
-    target_s = asked.target_s(options.target, trigger_s)
+    target_s = reading.target_s(options.target, trigger_s)
     local = clusters.is_local(session)
     if local and not options.dry_run:
         raise SetupError(
@@ -93,7 +96,10 @@ def _goal(
     check_room(conf, limits.most, "min_executors" if options.max_executors is None else "max_executors")
     slots = session.sparkContext.defaultParallelism if local else before * cores
     grows = options.max_executors is None
-    return Goal(options.policy, target_s, trigger_s, options.interval_s, limits, options.dry_run, before, slots, grows)
+    return Goal(
+        policy=options.policy.policy, target_s=target_s, trigger_s=trigger_s, interval_s=options.interval_s, limits=limits,
+        dry_run=options.dry_run, before=before, slots=slots, grows=grows,
+    )  # fmt: skip
 
 
 def check_query(query: Any) -> None:
@@ -118,7 +124,7 @@ def begun_with(conf: Mapping[str, str], there: int) -> int:
 
 
 def check_room(conf: Mapping[str, str], most: int, option: str) -> None:
-    """Refuse more executors than the application may ever have. ``option``: who wants so many."""
+    """Refuse more executors than the application may ever have. ``option``: which option asks for them."""
     room = _room(conf)
     if room is not None and most > room:
         each = conf["spark.executor.cores"]
@@ -136,7 +142,7 @@ def _room(conf: Mapping[str, str]) -> int | None:
     return int(allowed) // int(each)
 
 
-def _most(options: asked.Options, before: int, local: bool, parallelism: int) -> int:
+def _most(options: AttachOptions, before: int, local: bool, parallelism: int) -> int:
     if options.max_executors is not None:
         return options.max_executors
     return max(options.min_executors, parallelism if local else before)

@@ -1,4 +1,4 @@
-"""What an attachment is told: what is wanted of it, and what it sees of the query."""
+"""The goal of an attachment, and the query as an attachment sees it."""
 
 from __future__ import annotations
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from springtide.control.plane.spec import Spec, make
+from springtide.control.plane.spec import Spec
 from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
 from springtide.model.yes_no import yes_or_no
-from springtide.policy.chosen import Chosen, refuse_simulated
+from springtide.options import Duration, positive_s, spec
 from springtide.policy.scale.tide.replay import BATCH_LATENCY
 
 PREFIX = "spark.springtide."
 POLICY = "policy."
 """How the name of a policy's parameter begins, after the prefix."""
 NAMES = ("policy", "target", "min-executors", "max-executors", "interval", "dry-run", "guards")
+DEFAULT_POLICY = "tide"
 TRIGGER = "trigger"
 """The target that batches take no longer than the trigger interval."""
 DEFAULT_TARGET_S = 5.0
@@ -24,23 +25,25 @@ DEFAULT_TARGET_S = 5.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """What was asked for. None: nothing was said, so what the query and its application have decides."""
+class AttachOptions:
+    """What an attachment is asked for. ``target`` and ``max_executors``: None where the query and its application decide."""
 
-    policy: str = "tide"
-    settings: Mapping[str, object] | None = None
+    policy: Spec = field(default_factory=spec)
+    target: Duration | None = None
+    interval_s: float = 1.0
     min_executors: int = 1
     max_executors: int | None = None
-    target: str | float | None = None
-    interval_s: float = 1.0
     dry_run: bool = False
-    guards: tuple[str, ...] = ()
+
+    def of_query(self, name: str) -> Spec:
+        """The policy's specification; the query is the one operator that it may name."""
+        return replace(self.policy, operators=(name,))
 
 
-def read(conf: Mapping[str, str], given: Mapping[str, Any]) -> Options:
+def read(conf: Mapping[str, str], given: Mapping[str, Any]) -> AttachOptions:
     """Options from Spark's settings, above which go the arguments that are not None.
 
-    >>> read({"spark.springtide.policy": "ds2", "spark.springtide.policy.margin": "0.2"}, {"max_executors": 4}).settings
+    >>> read({"spark.springtide.policy": "ds2", "spark.springtide.policy.margin": "0.2"}, {"max_executors": 4}).policy.settings
     {'margin': '0.2'}
     """
     own = {name.removeprefix(PREFIX): value for name, value in conf.items() if name.startswith(PREFIX)}
@@ -48,39 +51,26 @@ def read(conf: Mapping[str, str], given: Mapping[str, Any]) -> Options:
         if name not in NAMES and not name.startswith(POLICY):
             raise OptionError(f"{PREFIX}{name} is no setting; {nearest(name, [*NAMES, POLICY + 'NAME'])}")
     of_policy = {name.removeprefix(POLICY): value for name, value in own.items() if name.startswith(POLICY)}
-    told: dict[str, Any] = {
-        name.replace("-", "_"): value for name, value in own.items() if name in NAMES and name not in ("guards", "dry-run")
-    }
-    if "guards" in own:
-        told["guards"] = tuple(guard.strip() for guard in own["guards"].split(";") if guard.strip())
-    if "dry-run" in own:
-        told["dry_run"] = _flag(own["dry-run"])
-    told |= {name: value for name, value in given.items() if value is not None and name != "settings"}
-    same = given.get("policy") in (None, own.get("policy", Options.policy))  # another policy has other parameters
+    settled: dict[str, Any] = {name.replace("-", "_"): value for name, value in own.items() if name in NAMES}
+    if "guards" in settled:
+        settled["guards"] = tuple(guard.strip() for guard in own["guards"].split(";") if guard.strip())
+    if "dry_run" in settled:
+        settled["dry_run"] = _flag(own["dry-run"])
+    asked = settled | {name: value for name, value in given.items() if value is not None}
+    same = given.get("policy") in (None, own.get("policy", DEFAULT_POLICY))  # another policy has other parameters
     settings = {**(of_policy if same else {}), **(given.get("settings") or {})}
-    interval_s = seconds(told.pop("interval", Options.interval_s), "interval")
-    if interval_s <= 0:
-        raise OptionError(f"interval={interval_s:g} s is not allowed; it is above 0")
-    least = _whole("min_executors", told.pop("min_executors", 1))
-    most = told.pop("max_executors", None)
-    return Options(
-        settings=settings, interval_s=interval_s, min_executors=least,
-        max_executors=None if most is None else _whole("max_executors", most), **{**told, "guards": _guards(told)},
-    )  # fmt: skip
+    guards, most = asked.get("guards", ()), asked.get("max_executors")
+    return AttachOptions(
+        policy=spec(asked.get("policy", DEFAULT_POLICY), settings, (guards,) if isinstance(guards, str) else guards),
+        target=asked.get("target"),
+        interval_s=positive_s(asked.get("interval", AttachOptions.interval_s), "interval"),
+        min_executors=_whole("min_executors", asked.get("min_executors", AttachOptions.min_executors)),
+        max_executors=None if most is None else _whole("max_executors", most),
+        dry_run=asked.get("dry_run", False),
+    )
 
 
-def scaler(options: Options, operator: str) -> Chosen:
-    """The policy behind its guards; refused when only the simulator can ask it."""
-    refuse_simulated(options.policy)
-    return make(spec(options, operator))
-
-
-def spec(options: Options, operator: str) -> Spec:
-    """What the policy and its guards are made from, here or in a process of their own."""
-    return Spec(options.policy, options.settings or {}, options.guards, (operator,))
-
-
-def target_s(target: str | float | None, trigger_s: float) -> float:
+def target_s(target: Duration | None, trigger_s: float) -> float:
     """The latency that is wanted. A batch that takes as long as the trigger interval has records wait one and a half."""
     if target is None:
         return BATCH_LATENCY * trigger_s if trigger_s > 0 else DEFAULT_TARGET_S
@@ -95,11 +85,6 @@ def target_s(target: str | float | None, trigger_s: float) -> float:
     if wanted <= 0:
         raise OptionError(f"target={target!r} is not allowed; it is above 0, or 'trigger'")
     return wanted
-
-
-def _guards(told: Mapping[str, Any]) -> tuple[str, ...]:
-    guards: Sequence[str] | str = told.get("guards", ())
-    return (guards,) if isinstance(guards, str) else tuple(guards)
 
 
 def _whole(name: str, value: object) -> int:

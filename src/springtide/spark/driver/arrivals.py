@@ -35,22 +35,32 @@ class Arrivals:
     def __init__(self, topology: Topology, checkpoint: Checkpoint, clock: Callable[[], float]) -> None:
         self._topology, self._checkpoint, self._clock = topology, checkpoint, clock
         self._generated = {one.name: one.source for one in topology.sources if isinstance(one.source, GenerateSource)}
-        self.started = 0.0
+        self.started: float | None = None
 
-    def begin(self) -> None:
-        """Begin the schedule at the first start of this checkpoint; later starts go on with it."""
-        stored = self._checkpoint.recall("schedule")
-        if stored is None:
-            if self._generated and self._checkpoint.begun() >= 0:  # a new one would hold records back for as long as it ran
-                raise DamageError(
-                    self._checkpoint.own / "schedule.json",
-                    f"is gone, which says when the schedule of source {next(iter(self._generated))!r} began, but the checkpoint"
-                    " has batches",
-                    ways_out(PUT_BACK, ANEW),
-                )
-            stored = {"started": self._clock()}
-            self._checkpoint.remember("schedule", stored)
-        self.started = float(stored["started"])
+    def check(self) -> None:
+        """Refuse batches without a schedule: a new one would hold records back for as long as the checkpoint is old."""
+        if self._generated and self._start() is None and self._checkpoint.begun() >= 0:
+            raise DamageError(
+                self._checkpoint.schedule,
+                f"is gone, which says when the schedule of source {next(iter(self._generated))!r} began, but the checkpoint"
+                " has batches",
+                ways_out(PUT_BACK, ANEW),
+            )
+
+    def begin(self, at_once: bool) -> None:
+        """Begin the schedule at the first start of this checkpoint; later starts go on with it.
+
+        A generated source begins it, when Spark asks for the first batch (``generate.Start``); ``at_once`` for a run that is to
+        process what is there now.
+        """
+        if self._start() is None and (at_once or not self._generated):
+            self._checkpoint.remember("schedule", {"started": self._clock()})
+
+    def _start(self) -> float | None:
+        """When the schedule began, for ever; None before the first batch."""
+        if self.started is None and (stored := self._checkpoint.recall("schedule")) is not None:
+            self.started = float(stored["started"])
+        return self.started
 
     @property
     def are_counted(self) -> bool:
@@ -59,7 +69,8 @@ class Arrivals:
 
     def came(self) -> dict[str, int]:
         """By generated source, how many records have come."""
-        elapsed_s = self._clock() - self.started
+        started = self._start()
+        elapsed_s = 0.0 if started is None else self._clock() - started
         return {name: generate.scheduled(source, elapsed_s) for name, source in self._generated.items()}
 
     def backlog(self, committed: Mapping[str, int]) -> int | None:

@@ -15,7 +15,7 @@
     policy.json            what the policy learned; the same one, with the same parameters, goes on with it
     tables.json            the tables whose batches are this checkpoint's own
     floor.json             how long a batch takes at least, as measured
-    schedule.json          when the schedule of generated sources began
+    schedule.json          when the schedule of generated sources started: before the first batch
     sources/SOURCE.json    by which the plan's read limit and width reach a generated source
     staged/SINK/           what tasks wrote for a sink that the driver hands it to
     dead/                  the dead letters, unless the topology has a sink for them
@@ -78,6 +78,11 @@ class Checkpoint:
     @property
     def spark_location(self) -> str:
         return self.logs.folder.as_uri()
+
+    @property
+    def schedule(self) -> Path:
+        """The document that says when the schedule of generated sources started."""
+        return self.own / "schedule.json"
 
     @property
     def editions(self) -> Editions:
@@ -304,6 +309,9 @@ class Checkpoint:
         offsets = self.logs.text("offsets", batch)
         if offsets is None:
             return
+        for name in set(SETTLED) - self._settled.keys():  # a source starts the schedule, before the first batch
+            if (stored := self.recall(name)) is not None:
+                self._settled[name] = stored
         before = (self.last_manifest() or {}).get("logs", {}) if self._begun is None else self._begun.logs
         self._begun = Begun(batch, self.epoch, offsets, self.logs.settled(offsets, before), dict(self._settled))
         self._note.write(self._begun, synced=handed_on)

@@ -18,18 +18,18 @@ from springtide.spark.task.generate import NAME, GenerateDataSource, replace_fil
 
 
 def stream(
-    spark: SparkSession, spec: GenerateSource, schema: pa.Schema, t0: float, control: str | os.PathLike[str]
+    spark: SparkSession, spec: GenerateSource, schema: pa.Schema, start: str | os.PathLike[str], control: str | os.PathLike[str]
 ) -> DataFrame:
     """The generated stream: the columns of ``schema``, then ``CREATED``, the creation time in µs since 1970.
 
-    ``t0`` is when the schedule starts, in seconds since 1970. ``control`` is the file that ``Control.write``
-    writes while the query runs; the rate is put into a file beside it.
+    ``start`` is the document that says when the schedule started: see ``Start``. ``control`` is the file that
+    ``Control.write`` writes while the query runs; the rate is put into a file beside it.
     """
     ship_loaded_modules()
     source = data_source(spec, schema)
     spark.dataSource.register(source)
     told = Path(control).absolute()
-    options = {"t0": repr(float(t0)), "control": str(told), "rate": str(_save(spec.rate, told))}
+    options = {"start": str(Path(start).absolute()), "control": str(told), "rate": str(_save(spec.rate, told))}
     return spark.readStream.format(source.name()).options(**options).load()
 
 

@@ -159,11 +159,11 @@ class BatchPlane:
     # Beginning
 
     def open(self) -> None:
-        """Start Spark, and the schedule of generated sources with it, unless an earlier run has started that."""
+        """Start Spark."""
         session = self._new_session()
         self._jvm_lock = jvm.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
-        self._arrivals.begin()
+        self._arrivals.check()
         self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
         self._opened(session)
 
@@ -191,9 +191,10 @@ class BatchPlane:
         if ending.available_now:
             for name in AVAILABLE_NOW:
                 session.conf.set(name, "true")
+        self._arrivals.begin(at_once=ending.available_now)
         self._came = self._arrivals.came()
-        started, control = self._arrivals.started, self._checkpoint.source_control
-        self._frame = sources.stream(session, self._topology, started, control, ticking)
+        schedule, control = self._checkpoint.schedule, self._checkpoint.source_control
+        self._frame = sources.stream(session, self._topology, schedule, control, ticking)
         if clusters.is_local(session):
             pool.fill(session)
         self._query = query.start_query(

@@ -19,13 +19,14 @@ from springtide.spark.private import jvm
 
 
 def stream(
-    session: SparkSession, topology: Topology, started: float, control: Callable[[str], Path], ticking: bool = False
+    session: SparkSession, topology: Topology, start: Path, control: Callable[[str], Path], ticking: bool = False
 ) -> DataFrame:
-    """One DataFrame for all sources. With several, each row fills the struct column of its own source.
+    """One DataFrame for all sources. With several, each row fills the struct column of its own source. ``start``: the document
+    that says when the schedule of generated ones started.
 
     ``ticking``: there is a batch at least once a second, if no records come one without any.
     """
-    frames = [_frame(session, source, started, control(source.name)) for source in topology.sources]
+    frames = [_frame(session, source, start, control(source.name)) for source in topology.sources]
     united = frames[0] if len(frames) == 1 else _side_by_side(frames)
     return united.unionByName(_ticks(session, united)) if ticking else united
 
@@ -50,11 +51,11 @@ def _side_by_side(frames: list[DataFrame]) -> DataFrame:
     return united
 
 
-def _frame(session: SparkSession, operator: Operator, started: float, control: Path) -> DataFrame:
+def _frame(session: SparkSession, operator: Operator, start: Path, control: Path) -> DataFrame:
     spec = operator.source
     if isinstance(spec, GenerateSource):
         with jvm.drivers_python(session):
-            return generated.stream(session, spec, operator.schema, started, control)
+            return generated.stream(session, spec, operator.schema, start, control)
     if isinstance(spec, FilesSource):
         reader = session.readStream.format(spec.format).schema(from_arrow_schema(operator.schema)).options(**spec.options)
         if spec.max_files is not None:

@@ -6,8 +6,8 @@ gets a range of indices and the few steps of the rate that date them, so a rate 
 nothing.
 
 A record depends on the seed, its index and its creation time only (see ``model.generated``), and the creation
-time on the index and ``t0``, which the driver keeps in the checkpoint. So a batch that is read again, after a
-lost task or a restart, is the same batch.
+time on the index and the schedule's start, which the driver keeps in the checkpoint. So a batch that is read
+again, after a lost task or a restart, is the same batch.
 """
 # ruff: noqa: N802 - Spark names the methods of a reader
 
@@ -36,12 +36,15 @@ from springtide.errors import OptionError, RecordError
 from springtide.model.endpoints import GenerateSource
 from springtide.model.generated import draws
 from springtide.model.rate import Rate, Steps
+from springtide.spark.shared.durable import read_json, write_atomic
 from springtide.spark.shared.program import CREATED
 from springtide.spark.task.chunk import to_batch
 
 NAME = "springtide-generate"
 BATCH_ROWS = 10_000
 """The most rows of one Arrow batch that a task yields."""
+FIRST_S = 0.1
+"""The first batch has the records of this time. Spark makes a first batch in any case; without a wait it would have none."""
 _NO_LIMIT = 2**63 - 1
 
 
@@ -49,6 +52,29 @@ def scheduled(spec: GenerateSource, seconds: float) -> int:
     """How many records have come ``seconds`` after the schedule's start: those read and the backlog."""
     count = spec.rate.count(seconds)
     return count if spec.limit is None else min(count, spec.limit)
+
+
+@dataclass
+class Start:
+    """When the schedule starts, in seconds since 1970: when Spark first asks for records, and from then on for ever.
+
+    Spark asks when all is ready for a first batch, so a slow start leaves no backlog. ``file`` keeps the answer for restarts,
+    for other sources and for the driver. It is there before Spark has logged any batch.
+    """
+
+    file: Path
+    clock: Callable[[], float] = time.time
+    _at: float | None = None
+
+    def __call__(self) -> float:
+        if self._at is None:
+            begins = not self.file.exists()
+            if begins:
+                write_atomic(self.file, {"started": self.clock()})
+            self._at = float((read_json(self.file) or {})["started"])
+            if begins:
+                time.sleep(FIRST_S)
+        return self._at
 
 
 @dataclass(frozen=True)
@@ -77,10 +103,10 @@ class Control:
 
 
 class IndexRange(InputPartition):  # type: ignore[misc]
-    """What one task makes: the records ``first`` to ``last - 1``, with the steps of the rate to date them."""
+    """What one task makes: the records ``first`` to ``last - 1``, with the steps of the rate to date them from ``t0`` on."""
 
-    def __init__(self, first: int, last: int, steps: Steps) -> None:
-        self.first, self.last, self.steps = first, last, steps
+    def __init__(self, first: int, last: int, steps: Steps, t0: float) -> None:
+        self.first, self.last, self.steps, self.t0 = first, last, steps, t0
 
     def __repr__(self) -> str:
         return f"IndexRange({self.first}, {self.last})"
@@ -91,7 +117,7 @@ class Schedule:
     """The driver's half: how far the stream has come, and how a batch is cut."""
 
     spec: GenerateSource
-    t0: float
+    start: Callable[[], float]
     control: Path
     clock: Callable[[], float] = time.time
     _known: Control = field(default_factory=Control)
@@ -103,7 +129,8 @@ class Schedule:
         """How many records have come. Never fewer than were told before, also when the clock is set back."""
         if self._target is not None:
             return self._target
-        self._seen = max(self._seen, scheduled(self.spec, self.clock() - self.t0))
+        t0 = self.start()
+        self._seen = max(self._seen, scheduled(self.spec, self.clock() - t0))
         return self._seen
 
     def freeze(self) -> None:
@@ -123,8 +150,8 @@ class Schedule:
         if self._cut[:2] != (start, end):
             parts = min(self.told().partitions, end - start)
             edges = [start + (end - start) * i // parts for i in range(parts + 1)] if parts else []
-            steps = self.spec.rate.steps
-            self._cut = (start, end, tuple(IndexRange(a, b, steps.part(a, b)) for a, b in pairwise(edges)))
+            steps, t0 = self.spec.rate.steps, self.start()
+            self._cut = (start, end, tuple(IndexRange(a, b, steps.part(a, b), t0) for a, b in pairwise(edges)))
         return self._cut[2]
 
     def told(self) -> Control:
@@ -140,13 +167,12 @@ class Records:
 
     make: Callable[[Any], Any]
     seed: int
-    t0: float
     schema: pa.Schema  # as Spark wants it, with CREATED as the last column
 
     def batches(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:
         for first in range(wanted.first, wanted.last, BATCH_ROWS):
             last = min(first + BATCH_ROWS, wanted.last)
-            micros = np.rint(wanted.steps.created(first, last) * 1e6).astype(np.int64) + round(self.t0 * 1e6)
+            micros = np.rint(wanted.steps.created(first, last) * 1e6).astype(np.int64) + round(wanted.t0 * 1e6)
             records = list(self._made(first, micros.tolist()))
             columns = self._fitted(first, records).columns
             yield pa.RecordBatch.from_arrays([*columns, pa.array(micros, pa.int64())], schema=self.schema)
@@ -235,10 +261,9 @@ class GenerateDataSource(DataSource):  # type: ignore[misc]
         return from_arrow_schema(self.columns.append(pa.field(CREATED, pa.int64(), nullable=False)))
 
     def streamReader(self, schema: StructType) -> GenerateReader:
-        t0 = float(self._option("t0"))
         (make,) = self.make
-        records = Records(make, self.seed, t0, to_arrow_schema(schema, timezone="UTC"))
-        schedule = partial(_schedule, make, self.limit, t0, self._option("rate"), self._option("control"))
+        records = Records(make, self.seed, to_arrow_schema(schema, timezone="UTC"))
+        schedule = partial(_schedule, make, self.limit, *(self._option(name) for name in ("start", "rate", "control")))
         return GenerateReader(records, schedule)
 
     def _option(self, name: str) -> str:
@@ -247,8 +272,8 @@ class GenerateDataSource(DataSource):  # type: ignore[misc]
         return str(self.options[name])
 
 
-def _schedule(make: Callable[[Any], Any], limit: int | None, t0: float, rate: str, control: str) -> Schedule:
-    return Schedule(GenerateSource(make, _load(Path(rate)), limit=limit), t0, Path(control))
+def _schedule(make: Callable[[Any], Any], limit: int | None, start: str, rate: str, control: str) -> Schedule:
+    return Schedule(GenerateSource(make, _load(Path(rate)), limit=limit), Start(Path(start)), Path(control))
 
 
 def _load(file: Path) -> Rate:

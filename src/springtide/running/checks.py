@@ -1,0 +1,57 @@
+"""Everything of a run that is checked before anything is changed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from springtide import options
+from springtide.errors import OptionError, SetupError
+from springtide.model.topology import Topology
+from springtide.options import RunOptions
+from springtide.policy.chosen import Chosen
+from springtide.policy.group import Grouping
+from springtide.policy.shard import Sharder
+
+LEAST_FLOOR_S = 0.05
+"""No batch of Spark's was ever seen to take less; the floor of a topology is measured as it runs."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that was checked: the topology, the options, and what was made of their names. ``state``: where state shall lie."""
+
+    topology: Topology
+    options: RunOptions
+    scaler: Chosen
+    groupings: Mapping[str, Grouping]
+    sharder: Sharder
+    state: str | None
+
+
+def checked(topology: Topology, asked: RunOptions) -> Job:
+    scaler, groupings = options.scaler(asked.policy), asked.routing.groupings(topology)
+    if asked.shedding is not None:
+        options.check_shedding(asked.shedding, topology)
+    sharder = asked.routing.sharder()
+    if importlib.util.find_spec("pyspark") is None:
+        raise SetupError("pyspark is not installed; pip install 'springtide[spark]'")
+    from springtide.running import spark
+
+    spark.check_session(topology, asked.spark)
+    check_target(asked.goals.target_s, None)
+    return Job(topology, asked, scaler, groupings, sharder, spark.checked_state(topology, asked.places))
+
+
+def check_target(target_s: float | None, measured: Mapping[str, Any] | None) -> None:
+    """Refuse a target that no batch can meet. ``measured``: the floor that earlier runs of the checkpoint found."""
+    if target_s is None:
+        return
+    floor = float(measured["floor_s"]) if measured else LEAST_FLOOR_S
+    if target_s < floor:
+        origin = "as measured in this checkpoint" if measured else "the least that Spark was ever measured at"
+        raise OptionError(
+            f"target {target_s * 1000:.0f} ms is below the floor of a batch, {floor * 1000:.0f} ms, {origin}; raise the target"
+        )

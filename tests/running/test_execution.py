@@ -1,0 +1,131 @@
+"""A run's steps, on a data plane that only notes its calls. Whatever fails, the run lets go of all it took, the last first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import springtide as st
+from springtide.apps import tweets
+from springtide.control.decider import Decider
+from springtide.control.loop import ControlLoop
+from springtide.control.routing import Routing
+from springtide.errors import CheckpointError, OptionError
+from springtide.model.ending import Ended
+from springtide.running.journal import FolderJournal
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.plane import Outcome
+
+ENDINGS = ["loop.stop", "routing.close", "journal.close", "plane.close", "decider.close", "checkpoint.release"]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens, in order; a step that is named in ``failing`` raises."""
+    noted: list[str] = []
+
+    def note(kind: type, method: str, name: str) -> None:
+        original: Callable[..., Any] = getattr(kind, method)
+
+        def wrapped(*args: Any, **named: Any) -> Any:
+            if name not in noted:  # a loop that stops closes its decider, which is closed again in the end
+                noted.append(name)
+            return original(*args, **named)
+
+        monkeypatch.setattr(kind, method, wrapped)
+
+    note(ControlLoop, "start", "loop.start")
+    note(ControlLoop, "stop", "loop.stop")
+    note(Routing, "close", "routing.close")
+    note(FolderJournal, "close", "journal.close")
+    note(Checkpoint, "acquire", "checkpoint.acquire")
+    note(Checkpoint, "release", "checkpoint.release")
+    monkeypatch.setattr(ControlLoop, "_run", lambda _: None)
+    closed = Decider.close
+
+    def close(decider: Decider) -> None:
+        if "plane.close" in noted or "plane.open" not in noted:
+            noted.append("decider.close")
+        closed(decider)
+
+    monkeypatch.setattr(Decider, "close", close)
+    return noted
+
+
+@pytest.fixture
+def plane(steps: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Puts a plane that does nothing in the place of Spark's; a step of it that is put into this set fails."""
+    failing: set[str] = set()
+
+    class Plane:
+        hashing, actuators = "", ()
+
+        def __init__(self, *_: Any) -> None: ...
+
+        def _step(self, name: str) -> None:
+            steps.append(f"plane.{name}")
+            if name in failing:
+                raise CheckpointError(f"{name} failed")
+
+        def serve(self, plans: Any) -> None:
+            self._step("serve")
+
+        def open(self) -> None:
+            self._step("open")
+
+        def follow(self) -> Outcome:
+            self._step("follow")
+            return Outcome(ended=Ended.EXHAUSTED)
+
+        def close(self) -> None:
+            self._step("close")
+
+    monkeypatch.setattr("springtide.running.spark.SparkPlane", Plane)
+    return failing
+
+
+def run(folder: Path, **options: Any) -> st.Result:
+    return st.run(tweets.topology(path=str(folder / "out")), runs=folder / "runs", policy="static", **options)
+
+
+def test_a_run_from_its_beginning_to_its_end(steps: list[str], plane: set[str], tmp_path: Path) -> None:
+    result = run(tmp_path, checkpoint=tmp_path / "checkpoint", target="2s", max_slots=3)
+    assert steps == ["checkpoint.acquire", "plane.serve", "plane.open", "loop.start", "plane.follow", *ENDINGS]
+    assert (result.summary["ended"], result.summary["policy"]) == ("exhausted", "static")
+    about = json.loads((result.folder / "run.json").read_text())
+    assert (about["target_s"], about["max_slots"], about["grouping"]) == (2.0, 3, "tide")
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ("serve", ["plane.serve", "decider.close", "checkpoint.release"]),
+        ("open", ["plane.serve", "plane.open", *ENDINGS]),
+        ("follow", ["plane.serve", "plane.open", "loop.start", "plane.follow", *ENDINGS]),
+        ("close", ["plane.serve", "plane.open", "loop.start", "plane.follow", *ENDINGS]),
+    ],
+)
+def test_a_step_that_fails_lets_go_of_all_that_was_taken(
+    step: str, expected: list[str], steps: list[str], plane: set[str], tmp_path: Path
+) -> None:
+    plane.add(step)
+    with pytest.raises(CheckpointError, match=f"{step} failed"):
+        run(tmp_path)
+    assert steps == ["checkpoint.acquire", *expected]
+
+
+def test_a_target_below_the_floor_that_was_measured_lets_go_of_the_checkpoint(
+    steps: list[str], plane: set[str], tmp_path: Path
+) -> None:
+    place = tmp_path / "checkpoint"
+    run(tmp_path, checkpoint=place)
+    held = Checkpoint(place)
+    held.remember("floor", {"floor_s": 3.0})
+    steps.clear()
+    with pytest.raises(OptionError, match="target 2000 ms is below the floor of a batch, 3000 ms, as measured"):
+        run(tmp_path, checkpoint=place, target="2s")
+    assert steps == ["checkpoint.acquire", "checkpoint.release"]
