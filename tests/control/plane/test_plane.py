@@ -163,7 +163,7 @@ def test_wrong_options_are_told_before_a_process_starts() -> None:
         RemotePolicy(Spec("static", {"degre": 1}), start=never)
     with pytest.raises(OptionError, match="no grant policy is named 'token-buket'; did you mean 'token-bucket'"):
         RemotePolicy(Spec("static", grant="token-buket"), start=never)
-    with pytest.raises(OptionError, match="each manager has a state of its own"):
+    with pytest.raises(OptionError, match="each manager has its own state"):
         RemotePolicy(Spec("tide", {"state": "x.json"}, grant="all"), start=never)
     with pytest.raises(OptionError, match="choose grant= too"):
         RemotePolicy(Spec("tide", managers="settle=3s"), start=never)
