@@ -557,6 +557,33 @@ def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.Log
         loop.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "springtide-control"]
     assert "unreachable" in caplog.text
+    assert loop.loop.failures >= 4 and loop.loop.first_failure == "OSError('unreachable')" and loop.failures == 0
+
+
+def test_a_plan_that_an_actuator_failed_to_apply_is_applied_in_the_next_cycles_and_journalled_once() -> None:
+    """The disk is full in two cycles, in which nothing is measured: the plan is the same in all of them."""
+    clock, applied, full = Steps(), list[Plan](), [OSError("disk full"), OSError("disk full")]
+    memory = Memory()
+
+    class Disk:
+        def apply(self, plan: Plan) -> None:
+            if applied and full:
+                raise full.pop()
+            applied.append(plan)
+
+    loop = rig(
+        line(), Static(), bounds=Bounds(8), read_limit=ReadLimit(2.0), trigger_s=0.0, interval_s=1.0, clock=clock,
+        actuators=[Disk()], journal=memory,
+    )  # fmt: skip
+    loop.report(batch(1_000, seconds=4.0, backlog=50_000, ended=clock.now))
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk full"):
+            cycle(loop, clock)
+    assert loop.snapshot is not None and loop.snapshot.at == 2.0, "what was measured does not depend on the disk"
+    for _ in range(2):
+        cycle(loop, clock)
+    assert [plan.read_limit for plan in applied] == [1_000, loop.current().read_limit] and applied[0] != applied[1]
+    assert len(memory.decisions) == 1
 
 
 @pytest.mark.parametrize(("elastic", "starting_s", "there"), [(True, 8.0, 2), (False, None, None)])

@@ -93,11 +93,13 @@ class Plans:
                 log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
             self._world.journal.decision({**plan.to_json(), "at_s": round(snapshot.at, 3), "reason": reason})
             self.plan = replace(plan, actions=(), reason=reason)  # actions are done once
-            for actuator in self._world.actuators:
-                actuator.apply(plan)
-        # before anything was measured, no executor is requested or released
-        if self._work and self._decider.mode is Mode.ON:
-            self._world.executors.follow(plan, requests, snapshot)
+            self._unapplied = [(actuator, plan) for actuator in self._world.actuators]
+        try:
+            self._apply()
+        finally:
+            # before anything was measured, no executor is requested or released
+            if self._work and self._decider.mode is Mode.ON:
+                self._world.executors.follow(plan, requests, snapshot)
 
     # for the data flow
 
@@ -130,9 +132,16 @@ class Plans:
             plan = self._make_plan(degrees, None, requests)
         else:
             plan = self._make_plan(planner.filled(self._topology, bounds), None, ())
-        for actuator in self._world.actuators:
-            actuator.apply(plan)
+        self._unapplied = [(actuator, plan) for actuator in self._world.actuators]
+        self._apply()
         return replace(plan, actions=())
+
+    def _apply(self) -> None:
+        """Have the actuators apply the plan. If one raises, it and the remaining ones are tried again in the next cycle."""
+        while self._unapplied:
+            actuator, plan = self._unapplied[0]
+            actuator.apply(plan)
+            del self._unapplied[0]
 
     def _make_plan(self, degrees: Mapping[str, int], snapshot: Snapshot | None, requests: Sequence[Request]) -> Plan:
         bounds = self._goals.bounds
