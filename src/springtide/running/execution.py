@@ -89,6 +89,9 @@ class Run:
             "ended": str(outcome.ended),
             "open": None if outcome.open is None else {name: one.to_json() for name, one in outcome.open.items()},
             "given_up_batch": outcome.given_up,
+            "policy_failures": self._decider.failures,
+            "policy_failure": self._decider.first_failure,
+            "control_failures": self._loop.failures,
             "control_restarts": self._decider.restarts,
             "executor_seconds": round(fleet.executor_seconds if fleet else 0.0, 1) or None,  # in one process there are none
             "violation_ratio": self._totals.violation_ratio,
