@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -140,7 +140,7 @@ def test_the_summary_counts_the_failures_of_the_policy_and_of_the_control_loop(
     enough = threading.Event()
 
     class Broken:
-        name = "broken"
+        name: ClassVar = "broken"
 
         def initial(self) -> dict[str, Any]:
             return {}
