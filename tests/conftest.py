@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -41,6 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+    # a process that runs all of them compiles the kernels once
+    items.sort(key=lambda item: not _simulates(getattr(item, "module", None)))
+
+
+@functools.cache
+def _simulates(module: Any) -> bool:
+    """Whether a test's module imports something of the simulator, whose kernels take ten seconds to compile."""
+    origins = (getattr(value, "__module__", None) or getattr(value, "__name__", "") for value in vars(module or os).values())
+    return any(str(origin).startswith("springtide.sim") for origin in origins)
 
 
 def pytest_runtest_setup() -> None:

@@ -53,7 +53,8 @@ def test_sparks_side_tells_what_its_task_did() -> None:
     row = times.to_pylist()[0]
     assert row["rows"] == 2
     assert row["busy"] >= 0.03
-    assert row["done"] / 2 - row["started"] == pytest.approx(0.02, abs=0.01)
+    mean = row["done"] / 2 - row["started"]  # of the two completion times, the second at least 0.02 s after the first
+    assert 0.02 <= mean <= row["busy"] - 0.01 + 0.005
 
 
 def test_a_row_has_the_ratios_of_the_same_batches() -> None:
