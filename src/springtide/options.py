@@ -47,7 +47,7 @@ def optional_s(value: Duration | None, name: str) -> float | None:
 def positive_s(value: Duration, name: str) -> float:
     found = seconds(value, name)
     if found <= 0:
-        raise OptionError(f"{name}={value!r} is not allowed; it is above 0")
+        raise OptionError(f"{name}={value!r} is not allowed; give a duration above 0, such as 60s")
     return found
 
 
@@ -174,10 +174,7 @@ class SparkOptions:
 
 
 def stall_limit(stall_after: Duration = STALL_AFTER_S) -> float:
-    found = seconds(stall_after, "stall_after")
-    if found <= 0:
-        raise OptionError(f"stall_after={stall_after!r}: give a duration above 0, such as 60s")
-    return found
+    return positive_s(stall_after, "stall_after")
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,8 @@ from springtide.model.duration import seconds
 def simulate(
     topology: str, pairs: tuple[str, ...], pause: str, data_dir: Path | None, as_json: bool, **options: Any
 ) -> None:  # fmt: skip
-    """Simulate TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), module:attribute, or operators in a
-    line, in numbers: line4, line4:12.5ms, line1:70ms:even."""
+    """Simulate TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), module:attribute, or a modelled
+    line of operators: line4, line4:12.5ms, line1:70ms:even."""
     from springtide.cli import load
 
     with errors():
