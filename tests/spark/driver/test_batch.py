@@ -100,7 +100,7 @@ class Case:
         """A task of a batch writes these for a sink; returns the staged file."""
         place = self.places[sink]
         assert place is not None
-        at = staging.Place(self.checkpoint.epoch, batch, level=0, gate=0, task=len(self.tasks), attempt=0)
+        at = staging.Attempt(self.checkpoint.epoch, batch, level=0, gate=0, task=len(self.tasks), attempt=0)
         (receipt,) = staging.write(place, sink, at, [pa.RecordBatch.from_pydict({"n": list(values)})]).receipts
         self.tasks.append(Report(len(self.tasks), receipts=(receipt,), sinks={sink: len(values)}))
         return self.sinks.located(batch, [vars(receipt)])[0]

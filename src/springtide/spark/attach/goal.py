@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from springtide.control.fleet import Limits
-from springtide.spark.attach.batches import Batch
+from springtide.spark.attach.batches import QueryBatch
 
 
 class WatchedQuery(Protocol):
@@ -18,7 +18,7 @@ class WatchedQuery(Protocol):
         """The reason why it is no longer active; None while it is active."""
         ...
 
-    def new_batches(self) -> list[Batch]:
+    def new_batches(self) -> list[QueryBatch]:
         """The batches that ended since the last call, the oldest first; the last batch at the first call."""
         ...
 

@@ -26,7 +26,7 @@ class SourceActuator:
         for source in self._sources:
             own = source.source.max_records if isinstance(source.source, GenerateSource) else None
             limit = min((most for most in (share, own) if most is not None), default=None)
-            generate.Control(limit, plan.widths.get(source.name, 1)).write(self._file(source.name))
+            generate.SourceControl(limit, plan.widths.get(source.name, 1)).write(self._file(source.name))
 
 
 class Arrivals:

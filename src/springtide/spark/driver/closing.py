@@ -31,7 +31,7 @@ from springtide.spark.private.query import empty_like
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.per_key import NEXT
 from springtide.spark.state.reading import reading
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 from springtide.spark.task.context import BATCH_PROPERTY
 
 log = logging.getLogger("springtide.spark")
@@ -74,7 +74,7 @@ class Closed(NamedTuple):
 
 
 def close(
-    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, Kept], run: Callable[[int], bool], now_us: int,
+    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, StateLayout], run: Callable[[int], bool], now_us: int,
     stopped: Callable[[], bool],
 ) -> Closed:  # fmt: skip
     """Run batches without records until nothing is due.
@@ -84,7 +84,7 @@ def close(
     """
     before = None
     for ran in itertools.count():
-        opened = {name: waiting(checkpoint.root, name, kept, now_us) for name, kept in timed.items()}
+        opened = {name: waiting(checkpoint.root, name, layout, now_us) for name, layout in timed.items()}
         due = [name for name, one in opened.items() if one.is_due(state.last_watermark(name), now_us)]
         progress = opened, {name: state.watermark(name) for name in timed}
         manifest = checkpoint.last_manifest()
@@ -144,10 +144,10 @@ def _warn(due: Sequence[str], root: Path, ran: int) -> None:
         )  # fmt: skip
 
 
-def waiting(checkpoint: Path, operator: str, kept: Kept, now_us: int) -> Open:
+def waiting(checkpoint: Path, operator: str, layout: StateLayout, now_us: int) -> Open:
     """What an operator waits for after the last batch. All its state is read for it."""
     with reading(checkpoint, operator) as state:
-        alarms = state.alarms(None if kept.ttl_us is None else now_us - kept.ttl_us)
+        alarms = state.alarms(None if layout.ttl_us is None else now_us - layout.ttl_us)
     windows = alarms.get(CLOSE)
     event, processing = (alarms.get(NEXT[clock]) for clock in (Clock.EVENT, Clock.PROCESSING))
     by_event = [alarm.first for alarm in (windows, event) if alarm is not None]

@@ -23,7 +23,7 @@ def stream(
     """The generated stream: the columns of ``schema``, then ``CREATED``, the creation time in µs since 1970.
 
     ``start`` is the document that says when the schedule started: see ``Start``. ``control`` is the file that
-    ``Control.write`` writes while the query runs; the rate is put into a file beside it.
+    ``SourceControl.write`` writes while the query runs; the rate is put into a file beside it.
     """
     ship_loaded_modules()
     source = data_source(spec, schema)

@@ -29,7 +29,7 @@ from springtide.spark.shared.report import Report
 from springtide.spark.shared.shipping import Shipment, ship
 from springtide.spark.shared.stage_plan import StagePlan
 from springtide.spark.task.context import ASIDE_PROPERTY, STATE_PROPERTY
-from springtide.spark.task.entry import Entry, Port
+from springtide.spark.task.entry import EntryStage, Port
 from springtide.spark.task.merging import Merge
 from springtide.spark.task.rows import Onward, Pick
 from springtide.spark.task.stage import Stage
@@ -149,7 +149,7 @@ class Pipeline:
 
     def _is_kept(self, number: int) -> bool:
         """Whether its tasks have to know which shards are theirs."""
-        return self._program.nodes[number].kept is not None
+        return self._program.nodes[number].layout is not None
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
         """A stage's function, made once for as long as the widths hold."""
@@ -165,7 +165,7 @@ class Pipeline:
         key = ("entry", level, ports)
         function = self._once(
             key,
-            lambda: Entry(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports),
+            lambda: EntryStage(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports),
         )
         return self._stages.apply(self._stages.entry(frame), function)
 

@@ -37,7 +37,7 @@ from springtide.spark.shared import program as programs
 from springtide.spark.shared.hashing import routing_seed
 from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
-from springtide.spark.state.declared import kept_in
+from springtide.spark.state.declared import layouts_in
 from springtide.spark.state.rehash import rehash
 
 log = logging.getLogger("springtide.spark")
@@ -80,19 +80,19 @@ class BatchPlane:
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
-        self._kept = kept_in(checkpoint, topology, state)
-        presence.check(checkpoint, self._kept)
+        self._layouts = layouts_in(checkpoint, topology, state)
+        presence.check(checkpoint, self._layouts)
         self._workers = Workers(checkpoint.own / "workers")
         seed = routing_seed(checkpoint.secret())
         self._program = programs.compile_topology(
-            topology, groupings, places, dead, self._kept, seed=seed, workers=str(self._workers.root)
+            topology, groupings, places, dead, self._layouts, seed=seed, workers=str(self._workers.root)
         )
         self._crashes = Crashes(self._program)
         self._stalls = Stalls(self._program, self._workers, stall_after_s, self._running, self._stages)
         self._last_batch = LastBatch(
             checkpoint, self._program, self._workers, self._stalls, stall_after_s, lambda: self._over() is not None
         )
-        self._timed = {name: kept for name, kept in self._kept.items() if any(kept.timers)}
+        self._timed = {name: layout for name, layout in self._layouts.items() if any(layout.timers)}
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, {n: place for n, place in {**places, "": dead}.items() if place is not None})
         self._arrivals = Arrivals(topology, checkpoint, clock)
@@ -175,13 +175,13 @@ class BatchPlane:
         self._checkpoint.next_epoch()
         self._workers.begin(self._checkpoint.epoch)
         self._sinks.prepare(session, self._checkpoint)
-        rehash(self._checkpoint, self._kept)
+        rehash(self._checkpoint, self._layouts)
         done, failure = self._batches, self._runner.failure if self._runner else None
         self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
         pipeline.aside = self._crashes.document()
         last = self._checkpoint.last_manifest()
         catalogs = self._checkpoint.catalogs()
-        self._state = StateBook(self._topology, self._kept, self._checkpoint.epoch, last, pipeline.merge_state, catalogs)
+        self._state = StateBook(self._topology, self._layouts, self._checkpoint.epoch, last, pipeline.merge_state, catalogs)
         self._runner = BatchRunner(
             self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._arrivals.backlog,
             self._halt, self._state,

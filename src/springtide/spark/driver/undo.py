@@ -57,7 +57,7 @@ def _hindrance(checkpoint: Checkpoint, batch: int) -> str | None:
     if before is None:
         return f"the manifest of batch {batch - 1} is missing, which has the state before it"
     for operator, document in before.get("state", {}).items():
-        fault = presence.fault_of(below(checkpoint.state_root(), folder_of(operator)), Catalog.from_json(document))
+        fault = presence.lost_file(below(checkpoint.state_root(), folder_of(operator)), Catalog.from_json(document))
         if fault is not None:
             return f"of the state before it {fault.path} {fault.differs}"
     return None

@@ -18,7 +18,7 @@ from springtide.model import schema as schemas
 from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink, GenerateSource
 from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnCrash, OnError, Operator, Topology
 from springtide.policy.group import Grouping, Learner
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 
 CREATED = "_springtide_created"
 """The hidden column of a generated stream: a record's creation time in microseconds since 1970."""
@@ -58,7 +58,7 @@ class Node:
     ordered: bool = True  # whether its rows come in the same order when a partition is read again
     staging: Staging | None = None  # for sinks; None discards
     readers: Mapping[str, schemas.Reader] = field(default_factory=dict)  # for the fields of input_record
-    kept: Kept | None = None  # for stateful ones
+    layout: StateLayout | None = None  # for stateful ones
     late: tuple[int, ...] = ()  # of the consumers in the same task, those that get what came too late
     event_time: EventTime | None = None
     learns: bool = False  # whether its grouping wants to know what records cost
@@ -107,13 +107,15 @@ class Program:
 
 def compile_topology(
     topology: Topology, groupings: Mapping[str, Grouping], staging: Mapping[str, Staging | None], dead_letters: Staging,
-    kept: Mapping[str, Kept] | None = None, seed: int = 0, workers: str = "",
+    layouts: Mapping[str, StateLayout] | None = None, seed: int = 0, workers: str = "",
 ) -> Program:  # fmt: skip
-    """The program of a topology. ``groupings`` has one for every operator that is not chained, ``kept`` every stateful one.
-    ``seed``: of the hash by which groupings route and learn; a secret, where strangers send records."""
+    """The program of a topology. ``groupings`` has an entry for every operator that is not chained, ``layouts`` for every
+    stateful operator. ``seed``: of the hash by which groupings route and learn; a secret, where strangers send records."""
     numbers = {operator.name: number for number, operator in enumerate(topology)}
-    kept = kept or {}
-    nodes = tuple(_node(topology, o, numbers, groupings.get(o.name), staging.get(o.name), kept.get(o.name)) for o in topology)
+    layouts = layouts or {}
+    nodes = tuple(
+        _node(topology, o, numbers, groupings.get(o.name), staging.get(o.name), layouts.get(o.name)) for o in topology
+    )
     arrival = _arrivals(topology, numbers)
     depth = max((level for level in arrival.values()), default=0)
     levels = tuple(
@@ -128,7 +130,7 @@ def _node(
     numbers: Mapping[str, int],
     grouping: Grouping | None,
     staging: Staging | None,
-    kept: Kept | None,
+    layout: StateLayout | None,
 ) -> Node:
     consumers = topology.consumers[operator.name]
     upstream = topology[operator.inputs[0]] if operator.inputs else None
@@ -147,7 +149,7 @@ def _node(
         created=created,
         ordered=source.ordered if isinstance(source, DataFrameSource) else operator.kind is not Kind.SQL,
         staging=staging,
-        kept=kept,
+        layout=layout,
         late=tuple(numbers[c.name] for c in consumers if c.kind is Kind.LATE),
         event_time=operator.event_time,
         readers=schemas.readers(record, offered) if wants_records and record is not None else {},
