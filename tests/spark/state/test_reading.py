@@ -1070,7 +1070,7 @@ def test_several_operators_are_seeded_one_after_the_other(tmp_path: Path) -> Non
     seeded(made, "once", tmp_path / "once.csv", root, 0, accept_recount=True)
     seeded(made, "keep", tmp_path / "keep.json", root, 0, accept_recount=True)
     assert {name: stored.catalog.keys for name, stored in stored_states(root).items()} == {"once": 2, "keep": 1}
-    assert "of which operator? Name one of once, keep" in invoked("show", root, "--key", "a", code=2).stderr
+    assert "--key needs an operator; name one of once, keep" in invoked("show", root, "--key", "a", code=2).stderr
     assert shown(root, "once", "--key", "a")["found"] is True
     assert {one["operator"]: one["keys"] for one in shown(root)["operators"]} == {"once": 2, "keep": 1}
 
