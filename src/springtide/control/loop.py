@@ -1,7 +1,7 @@
 """One control cycle: monitor → analyze → plan → execute, every interval, beside the data flow.
 
-Runs, attached queries and simulations share it; they differ in what they measure and in how a plan is carried out
-(``Planning``). The data flow never waits for it: it takes the plan in force and hands over reports.
+Runs, attached queries and simulations share it; they differ in how they measure and carry out a plan (``Planning``). The data
+flow never waits for it: it takes the plan in force and hands over reports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("springtide.control")
 
 
 class ControlLoop:
-    """``cycle`` is one round; ``start`` runs it in a thread until ``stop``, or until ``over`` says that it is over."""
+    """``cycle`` is a round; ``start`` runs rounds in a thread until ``stop``, or until ``over()``."""
 
     def __init__(
         self, plans: Planning, decider: Decider, clock: Clock, interval_s: float, over: Callable[[], bool] = lambda: False,

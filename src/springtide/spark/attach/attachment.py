@@ -11,7 +11,7 @@ from typing import Any
 from springtide.control.decider import Decider
 from springtide.control.loop import ControlLoop
 from springtide.control.ports import Clock, PolicyHost
-from springtide.control.switch import Fixed, Mode
+from springtide.control.switch import FixedMode, Mode
 from springtide.model.snapshot import Snapshot
 from springtide.policy.scale import State
 from springtide.spark.attach import history
@@ -39,7 +39,7 @@ class Attachment:
         self._query, self._executors, self._key = query, executors, key or query.name
         self._decider = Decider(
             host, record=self._record, clock=clock, state=state, subject=f"query {query.name}: ",
-            switch=Fixed(Mode.DRY_RUN if goal.dry_run else Mode.ON),
+            switch=FixedMode(Mode.DRY_RUN if goal.dry_run else Mode.ON),
         )  # fmt: skip
         self._plans = QueryPlans(query, self._decider, executors, goal, clock, self._key)
         self._loop = ControlLoop(
