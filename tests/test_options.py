@@ -44,12 +44,12 @@ def test_a_command_line_and_the_function_ask_for_the_same(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"interval": "0s"}, "interval='0s' is not allowed; it is above 0"),
+        ({"interval": "0s"}, "interval='0s' is not allowed; give a duration above 0"),
         ({"target": "soon"}, "target 'soon' is not a duration"),
         ({"max_slots": 0}, "max_slots=0 is not allowed; it is at least 1"),
         ({"max_slots": 2, "min_executors": 3}, "min_executors=3 is not allowed; it is from 1 to max_slots, which is 2"),
         ({"executors": "elastik"}, "executors='elastik' is not allowed; did you mean 'elastic'"),
-        ({"stall_after": 0}, "stall_after=0: give a duration above 0"),
+        ({"stall_after": 0}, "stall_after=0 is not allowed; give a duration above 0"),
         ({"queue_limit": 0}, "queue_limit=0 is not allowed"),
     ],
 )

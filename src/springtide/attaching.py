@@ -1,4 +1,4 @@
-"""``springtide.attach``: a policy for the executors under a Structured Streaming query that is already there."""
+"""``springtide.attach``: a policy scales the executors under an existing Structured Streaming query."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def attach(
 ) -> Attachment:  # fmt: skip
     """Scale the executors under a running query, from its progress and Spark's status store only.
 
-    ``policy`` (``tide``) with its ``settings`` and ``guards`` decides every ``interval`` (1 s), as far as a batch has ended.
+    ``policy`` (``tide``) with its ``settings`` and ``guards`` decides every ``interval`` (1 s) in which a batch has ended.
     ``target``: a latency, such as ``"2s"``, or ``"trigger"``: batches take no longer than the trigger interval, which is the
-    default where the query has one, else 5 s. There are from ``min_executors`` (1) to ``max_executors`` (those that the
-    application has by itself) executors. A ``dry_run`` only tells what it would do. What is left open here is read from
-    ``spark.springtide.*``. Everything that can be wrong is checked before anything is changed.
+    default if the query has one, else 5 s. The number of executors is from ``min_executors`` (1) to ``max_executors`` (the
+    application's own number). A ``dry_run`` only logs what it would do. Arguments that are not given are read from
+    ``spark.springtide.*``. All options are checked before anything changes.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise SetupError("pyspark is not installed; pip install 'springtide[spark]'")

@@ -1,7 +1,7 @@
-"""What a run, a simulation or an attachment is asked for: frozen groups of options.
+"""The options of runs, simulations and attachments, in frozen groups.
 
-The public functions and the commands make these groups from what they are given, and hand them on as one value. An option that
-is not allowed fails here: the error names what came, what is allowed and how to mend it.
+The public functions and the commands make these groups from their arguments and pass them on as one value. An option that is
+not allowed fails here; the error names the given value, the allowed ones and the remedy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def optional_s(value: Duration | None, name: str) -> float | None:
 def positive_s(value: Duration, name: str) -> float:
     found = seconds(value, name)
     if found <= 0:
-        raise OptionError(f"{name}={value!r} is not allowed; it is above 0")
+        raise OptionError(f"{name}={value!r} is not allowed; give a duration above 0, such as 60s")
     return found
 
 
@@ -55,12 +55,12 @@ def spec(
     policy: str = "tide", settings: Mapping[str, object] | None = None, guards: Sequence[str] = (),
     operators: Sequence[str] = (), seed: int = 0, grant: str | None = None, managers: str = "",
 ) -> Spec:  # fmt: skip
-    """Which policy decides, what guards it, and who grants its requests."""
+    """The policy, its guards, and the granting policy."""
     return Spec(policy, settings or {}, tuple(guards), tuple(operators), seed, grant, managers)
 
 
 def scaler(asked: Spec) -> Chosen:
-    """The policy behind its guards; refused when only the simulator can ask it."""
+    """The policy behind its guards. Policies that only the simulator can ask are refused."""
     refuse_simulated(asked.policy)
     return make(asked)
 
@@ -69,7 +69,7 @@ def goals(
     target: Duration | None = None, trigger: Duration = 0.0, interval: Duration = 1.0, max_slots: int = 8,
     starting_s: float | None = None, pause_s: float | None = None,
 ) -> Goals:  # fmt: skip
-    """The latency that is wanted, the least time between batches, the time between decisions, and the most slots."""
+    """The latency target, the minimum time between batches, the time between decisions, and the maximum number of slots."""
     return Goals(
         SlotLimit(max_slots), optional_s(target, "target"), seconds(trigger, "trigger"), positive_s(interval, "interval"),
         starting_s, pause_s,
@@ -77,14 +77,14 @@ def goals(
 
 
 def shedding(shed_after: Duration | None = None, queue_limit: int | None = None) -> Shedding | None:
-    """Which records are left out, if any are."""
+    """The load shedding; None if no record is dropped."""
     if shed_after is None and queue_limit is None:
         return None
     return Shedding(optional_s(shed_after, "shed_after"), queue_limit)
 
 
 def check_shedding(shedding: Shedding, topology: Topology) -> None:
-    """Refuse load shedding where the age of records is not known."""
+    """Refuse load shedding if the age of records is unknown."""
     for source in topology.sources:
         generated = isinstance(source.source, GenerateSource)
         if shedding.queue_limit is not None and not generated:
@@ -102,7 +102,7 @@ def check_shedding(shedding: Shedding, topology: Topology) -> None:
 
 @dataclass(frozen=True)
 class RoutingOptions:
-    """Which task gets a record: the grouping of operators that leave it open, and the sharding of stateful ones."""
+    """Routing to tasks: the grouping of operators that name none, and the sharding of stateful operators."""
 
     grouping: str = "tide"
     grouping_settings: Mapping[str, object] | None = None
@@ -135,7 +135,7 @@ def ending(duration: Duration | None = None, batches: int | None = None, availab
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """Where a run keeps things. ``checkpoint``: None for the run's own folder; ``state``: None for the checkpoint."""
+    """Where a run writes. ``checkpoint``: None for the run's own folder; ``state``: None for the checkpoint."""
 
     runs: Path = Path("runs")
     checkpoint: Path | None = None
@@ -148,7 +148,7 @@ def places(checkpoint: Folder | None = None, runs: Folder = "runs", state: str |
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """The session: one that is handed in (``spark``), or how to make one; and who adds and removes its executors."""
+    """The session (``spark``) or the settings of a new one, and who adds and removes its executors."""
 
     spark: Any = None
     master: str | None = None
@@ -169,20 +169,17 @@ class SparkOptions:
 
     @property
     def elastic(self) -> bool:
-        """Whether executors are asked for and released as slots are granted; not by itself in a session of the caller's."""
+        """Whether executors follow the granted slots; not the default in a session of the caller's."""
         return (self.executors or ("elastic" if self.spark is None else "fixed")) == "elastic"
 
 
 def stall_limit(stall_after: Duration = STALL_AFTER_S) -> float:
-    found = seconds(stall_after, "stall_after")
-    if found <= 0:
-        raise OptionError(f"stall_after={stall_after!r}: give a duration above 0, such as 60s")
-    return found
+    return positive_s(stall_after, "stall_after")
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """All that a run is asked for. ``dry_run``: record what the policy would do, and do nothing."""
+    """All options of a run. ``dry_run``: record the policy's requests without carrying them out."""
 
     policy: Spec
     goals: Goals
@@ -201,7 +198,7 @@ class RunOptions:
 
     @classmethod
     def of(cls, operators: Sequence[str], given: Mapping[str, Any]) -> RunOptions:
-        """From values under the names of the keywords of ``springtide.run``, as a command line has them."""
+        """From a command line's values, named as the keywords of ``springtide.run``."""
         return cls(**groups(_OF_RUN, {**given, "operators": operators}))
 
 
@@ -212,7 +209,7 @@ _OF_RUN: Mapping[str, Callable[..., Any]] = {
 
 
 def groups(makers: Mapping[str, Callable[..., Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Groups of options, each made from the values that its maker has a parameter for; TypeError for a value of none."""
+    """Groups of options, each made from the values that its maker has parameters for. Other values raise TypeError."""
     takes = {group: inspect.signature(make).parameters for group, make in makers.items()}
     if unknown := given.keys() - {name for parameters in takes.values() for name in parameters}:
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}")

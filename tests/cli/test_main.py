@@ -215,8 +215,8 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "file that raises": (("broken.py",), ("broken.py cannot be loaded: ZeroDivisionError: division by zero",)),
     "module that raises": (("broken:job",), ("module 'broken' cannot be imported", "ZeroDivisionError")),
     "file that is no Python": (("typo.py",), ("typo.py cannot be loaded: SyntaxError",)),
-    "file without a topology": (("empty.py",), ("empty.py holds 0 topologies (none)",)),
-    "file with two": (("two.py",), ("two.py holds 2 topologies (first, second); name one: two.py:NAME",)),
+    "file without a topology": (("empty.py",), ("empty.py has 0 topologies (none)",)),
+    "file with two": (("two.py",), ("two.py has 2 topologies (first, second); name one: two.py:NAME",)),
     "unknown attribute": (("two.py:frist",), ("there is no 'frist'; did you mean 'first'",)),
     "no topology": (("two.py:number",), ("two.py:number is int, not a topology; end it with .named(...)",)),
     "a flow": (("two.py:unnamed",), ("two.py:unnamed is Flow, not a topology; end it with .named(...)",)),
@@ -314,7 +314,7 @@ def test_policies_are_listed_and_one_is_described() -> None:
         "name": "degree", "type": "int", "unit": "replicas", "min": 1, "max": None, "default": 1, "help": "",
     }  # fmt: skip
     assert "replicas" in invoke("policies", "scale/static").stdout
-    assert "'static' is a name without its kind; write scale/static" in invoke("policies", "static").stderr
+    assert "'static' lacks its kind; write scale/static" in invoke("policies", "static").stderr
     refused = invoke("policies", "scale/statik")
     assert refused.exit_code == 2
     assert "did you mean 'static'?" in refused.stderr

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import springtide as st
 from springtide.apps import tweets
-from springtide.control.decider import Decider
+from springtide.control.decider import Decider, InThread
 from springtide.control.loop import ControlLoop
+from springtide.control.plans import Plans
 from springtide.control.routing import Routing
 from springtide.errors import CheckpointError, OptionError
 from springtide.model.ending import Ended
@@ -20,6 +22,7 @@ from springtide.running.journal import FolderJournal
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.plane import RunOutcome
 
+CONTROL_THREAD = ControlLoop._run
 ENDINGS = ["loop.stop", "routing.close", "journal.close", "plane.close", "decider.close", "checkpoint.release"]
 
 
@@ -123,9 +126,46 @@ def test_a_target_below_the_floor_that_was_measured_lets_go_of_the_checkpoint(
 ) -> None:
     place = tmp_path / "checkpoint"
     run(tmp_path, checkpoint=place)
-    held = Checkpoint(place)
-    held.remember("floor", {"floor_s": 3.0})
+    Checkpoint(place).remember("floor", {"floor_s": 3.0})
     steps.clear()
     with pytest.raises(OptionError, match="target 2000 ms is below the floor of a batch, 3000 ms, as measured"):
         run(tmp_path, checkpoint=place, target="2s")
     assert steps == ["checkpoint.acquire", "checkpoint.release"]
+
+
+def test_the_summary_counts_the_failures_of_the_policy_and_of_the_control_loop(
+    plane: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+    enough = threading.Event()
+
+    class Broken:
+        name: ClassVar = "broken"
+
+        def initial(self) -> dict[str, Any]:
+            return {}
+
+        def decide(self, *_: Any) -> Any:
+            asked.append(len(asked))
+            if len(asked) == 3:
+                enough.set()
+            raise ValueError(f"attempt {asked[-1]}")
+
+    def adopt(*_: Any) -> None:
+        raise OSError("unreachable")
+
+    def follow(_: Any) -> Outcome:
+        assert enough.wait(20)
+        return Outcome(ended=Ended.EXHAUSTED)
+
+    healthy = run(tmp_path).summary
+    monkeypatch.setattr("springtide.running.spark.SparkPlane.follow", follow)
+    monkeypatch.setattr("springtide.running.execution.RemotePolicy", lambda *_: InThread(Broken()))
+    monkeypatch.setattr(ControlLoop, "_run", CONTROL_THREAD)
+    monkeypatch.setattr(Plans, "adopt", adopt)
+    result = run(tmp_path, interval=0.05)
+    assert [healthy[key] for key in ("policy_failures", "policy_failure", "control_failures")] == [0, None, 0]
+    # the policy was also asked for the first plan, before the first cycle
+    assert result.summary["policy_failures"] == result.summary["control_failures"] + 1 == len(asked) >= 3
+    assert result.summary["policy_failure"] == "ValueError('attempt 0')"
+    assert json.loads((result.folder / "summary.json").read_text()) == result.summary

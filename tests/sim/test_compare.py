@@ -149,7 +149,7 @@ def test_one_that_failed_is_not_called_the_best() -> None:
 
 def test_nothing_stands_in_the_way_of_the_bound() -> None:
     for options in ({"guards": ["bounds:most=2"]}, {"grant": "all"}):
-        with pytest.raises(OptionError, match=r"'clairvoyant' is a bound, .*; leave (guards|grant) out"):
+        with pytest.raises(OptionError, match=r"'clairvoyant' is a theoretical bound .*; leave (guards|grant) out"):
             simulate(lines.line(1), trace=WAVE, policy="clairvoyant", interval=10.0, target=0.25, **options)
 
 

@@ -1,4 +1,4 @@
-"""Operators in a line, in numbers: what policies are compared on. For the simulator; there is nothing to run on Spark."""
+"""Modelled lines of operators, for comparisons of policies in the simulator only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from springtide.model.rate import Rate
 from springtide.sim import Constant, Exponential, Model, Operator, Source
 
 MOST_REPLICAS = 60
-"""Of each operator."""
+"""Maximum number of replicas of each operator."""
 
 
 def line(
@@ -17,8 +17,8 @@ def line(
 ) -> Model:  # fmt: skip
     """Operators that read one another, of equal cost, each with one queue for all its replicas.
 
-    ``even``: arrivals evenly spaced and every record the same work; else both by chance, as in Jackson's networks.
-    ``queue``: ``each`` gives every replica a queue of its own, so that a grouping has something to choose.
+    ``even``: arrivals are evenly spaced and records cost the same; else both are random, as in Jackson's networks.
+    ``queue``: ``each`` gives every replica a queue, among which a grouping chooses.
 
     >>> [operator.name for operator in line(2).operators]
     ['a', 'b']

@@ -1,7 +1,7 @@
-"""Rates by name, for comparisons: recorded ones, which are read from a folder of data, and generated ones.
+"""Rates by name, for comparisons: recorded traces and generated ones.
 
-A recorded trace is found in the folder that ``--data-dir`` or the environment variable SPRINGTIDE_DATA names. Generated ones
-are a name and a seed, such as ``bursts:7``, and are the same everywhere.
+Recorded traces are in the folder that ``--data-dir`` or the environment variable SPRINGTIDE_DATA names. A generated trace is a
+name and a seed, such as ``bursts:7``, and is the same on every machine.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Floats = npt.NDArray[np.float64]
 
 VARIABLE = "SPRINGTIDE_DATA"
 MEAN = 2_000.0
-"""Records/s, on average, of traces that are given in other units."""
+"""Mean records/s of traces that have other units."""
 LENGTH_S = 3_600
-"""Of a generated trace."""
+"""Length of a generated trace."""
 
 S1 = ((400, 4), (800, 10), (1300, 20), (2500, 50), (5000, 200), (2500, 50), (1500, 20), (1000, 4))
 S2 = (
@@ -59,8 +59,8 @@ def _folder(data: str | Path | None) -> Path:
 
 def _by_second(values: Floats, label: str) -> Rate:
     """A value for every second."""
-    kept = np.round(np.maximum(values, 0.0), 6)
-    return Rate(tuple(np.arange(len(kept), dtype=np.float64).tolist()), tuple(kept.tolist()), float(len(kept)), label)
+    rates = np.round(np.maximum(values, 0.0), 6)
+    return Rate(tuple(np.arange(len(rates), dtype=np.float64).tolist()), tuple(rates.tolist()), float(len(rates)), label)
 
 
 def _stream(parts: Iterable[tuple[int, int]], label: str) -> Rate:
@@ -74,9 +74,9 @@ def _stream(parts: Iterable[tuple[int, int]], label: str) -> Rate:
 def _first_hours(file: str, hours: float) -> Callable[[Path], Rate]:
     def read(folder: Path) -> Rate:
         rate = read_csv(folder / file)
-        kept = [i for i, start in enumerate(rate.starts) if start < hours * 3600]
+        count = sum(start < hours * 3600 for start in rate.starts)
         end = min(rate.end, hours * 3600)
-        return Rate(tuple(rate.starts[i] for i in kept), tuple(rate.values[i] for i in kept), end, file)
+        return Rate(rate.starts[:count], rate.values[:count], end, file)
 
     return read
 

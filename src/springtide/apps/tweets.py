@@ -28,9 +28,9 @@ ENTITIES = 35_000
 EXPONENT = 0.937
 """0.94, with the digit more that gives the first entity 6.5 % of the tweets; 0.940 would give it 6.6 %."""
 KINDS = {"media": 10, "politician": 30, "other": 60}
-"""What kinds of entities there are, and how many percent of the entities are of each."""
+"""Kinds of entities, with their percentages of all entities."""
 WAIT_S = {"media": 0.025, "politician": 0.005, "other": 0.001}
-"""How long the external store takes to tell about an entity."""
+"""Response time of the external store for an entity, s."""
 LOW, HIGH, PERIOD_S = 50.0, 400.0, 30.0
 _HOURS = 6
 _KIND_SEED = 20
@@ -48,7 +48,7 @@ class Tweet:
 
 @dataclass(frozen=True)
 class Classified:
-    """A tweet, and what kind of entity it is about."""
+    """A tweet with the kind of its entity."""
 
     id: int
     entity: int
@@ -58,7 +58,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Enriched:
-    """A classified tweet, with what the external store knows about its entity."""
+    """A classified tweet with the external store's profile of its entity."""
 
     id: int
     entity: int
@@ -74,12 +74,12 @@ def tweet(draw: st.Draw) -> Tweet:
 
 
 def classify(tweet: Tweet) -> Classified:
-    """Find out what kind of entity it is about."""
+    """Determine the kind of its entity."""
     return Classified(tweet.id, tweet.entity, kind_of(tweet.entity), tweet.text)
 
 
 def enrich(tweet: Classified) -> Enriched:
-    """Ask the external store, which takes its time."""
+    """Query the external store."""
     time.sleep(WAIT_S[tweet.kind])
     profile = f"https://example.org/{tweet.kind}/{tweet.entity}"
     return Enriched(tweet.id, tweet.entity, tweet.kind, tweet.text, profile)
@@ -109,7 +109,7 @@ def kind_of(entity: int) -> str:
 
 @cache
 def _cumulated() -> list[float]:
-    """Which share of the tweets is about the entities 0 to i; made once per process, in 7 ms."""
+    """The share of tweets about the entities 0 to i; computed once per process, in 7 ms."""
     weights = [(rank + 1) ** -EXPONENT for rank in range(ENTITIES)]
     total = math.fsum(weights)
     sums = [weight / total for weight in accumulate(weights)]

@@ -1,4 +1,4 @@
-"""``springtide calibrate``: what the simulator's micro-batch mode needs to know of a real run."""
+"""``springtide calibrate``: fit the constants of the simulator's micro-batch mode to a real run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from springtide.cli.common import errors, print_json
 from springtide.errors import OptionError
 
 LAST = 5_000
-"""The last batches of a run are enough to fit five constants; a month has millions, and each takes 2 ms to parse."""
+"""Number of batches that are read. They suffice for five constants; a month has millions, and each takes 2 ms to parse."""
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Default: calibration.json in RUN.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was written.")
+@click.option("--json", "as_json", is_flag=True, help="Print the file's content.")
 def calibrate(run: Path, output: Path | None, as_json: bool) -> None:
     """Fit Spark's fixed times and the operators' costs to the last 5,000 batches of RUN, the folder of a run.
 
-    Hand the file to `springtide simulate --mode micro-batch --costs FILE`.
+    Use the file with `springtide simulate --mode micro-batch --costs FILE`.
     """
     import json
 
@@ -50,7 +50,7 @@ def _calibrated(run: Path) -> dict[str, Any]:
     folder = RunFolder.open(run)
     about = folder.run() or {}
     if "stages" not in about:
-        raise OptionError(f"{str(run)!r} does not tell in which stages its operators ran; record a run with this version")
+        raise OptionError(f"{str(run)!r} does not record the stages of its operators; record a run with this version")
     editions = Checkpoint(Path(about["checkpoint"])).editions
     learned = editions.load(editions.latest()) if editions.latest() else None
     return {"run": run.name, **calibrated(about["stages"], folder.batches(LAST), learned)}
@@ -63,8 +63,8 @@ def _table(document: dict[str, Any]) -> Table:
     }  # fmt: skip
     for name, value in document["constants"].items():
         table.add_row(names[name], f"{1000 * value:.3f} ms")
-    for name, told in document["operators"].items():
-        seconds = told["seconds"]
+    for name, cost in document["operators"].items():
+        seconds = cost["seconds"]
         mean = sum(seconds) / len(seconds) if isinstance(seconds, list) else seconds
-        table.add_row(f"{name}, for a record", f"{1000 * mean:.3f} ms{', by key' if 'hashes' in told else ''}")
+        table.add_row(f"{name}, for a record", f"{1000 * mean:.3f} ms{', by key' if 'hashes' in cost else ''}")
     return table

@@ -1,24 +1,25 @@
-"""What the commands have in common."""
+"""Helpers that the commands share."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
+from rich.console import Console, RenderableType
 
 from springtide.errors import WRONG_USE, OptionError, SpringtideError
 
 GROUPING = "grouping."
-"""How the name of a grouping's parameter begins, among those of the policy."""
+"""Prefix of a grouping's parameters among those of the policy."""
 
 
 @contextlib.contextmanager
 def errors() -> Iterator[None]:
-    """Tell an error in words, and end: with 2 for wrong use, with 1 for a failure."""
+    """Print an error and exit: with 2 for wrong use, with 1 for a failure."""
     try:
         yield
     except SpringtideError as error:
@@ -38,7 +39,7 @@ def settings_of(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def warn_of_secrets(names: Iterable[str]) -> None:
-    """Tell who gives a secret in an argument that others can read it there, and where else it can be."""
+    """Warn that other users can read a secret in an argument, and say where to put it instead."""
     from springtide.spark.private.properties import secrets
 
     for name in secrets(names):
@@ -50,12 +51,20 @@ def warn_of_secrets(names: Iterable[str]) -> None:
 
 
 def print_json(document: Any) -> None:
-    """One document, and nothing else, on standard output."""
+    """Print one JSON document."""
     click.echo(json.dumps(document, allow_nan=False, indent=2))
 
 
+def show(document: Any, as_json: bool, table: Callable[[Any], RenderableType]) -> None:
+    """Print a document, or its table for people."""
+    if as_json:
+        print_json(document)
+    else:
+        Console().print(table(document))
+
+
 def parted(pairs: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
-    """What ``--set`` tells the policy, and what the grouping."""
+    """The parameters in ``--set`` of the policy, and those of the grouping."""
     given = settings_of("--set", pairs)
     of_grouping = {name.removeprefix(GROUPING): value for name, value in given.items() if name.startswith(GROUPING)}
     return {name: value for name, value in given.items() if not name.startswith(GROUPING)}, of_grouping

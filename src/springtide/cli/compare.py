@@ -24,34 +24,39 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("topology")
 @click.option("--trace", required=True, metavar="CSV", help="Records/s over time: a CSV file, or a trace by name (see below).")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where recorded traces are.")
-@click.option("--policies", metavar="A,B,…", help="Which policies. Default: all of them.")
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the recorded traces.")
+@click.option("--policies", metavar="A,B,…", help="Policies to compare. Default: all.")
 @click.option(
     "--set", "pairs", multiple=True, metavar="POLICY.NAME=VALUE",
-    help="A parameter of one of the policies, or of the grouping: grouping.NAME; repeatable.",
+    help="A parameter of a policy or, as grouping.NAME, of the grouping; repeatable.",
 )  # fmt: skip
-@click.option("--grouping", metavar="NAME", help="For operators that leave it open (tide); a line's, only if it is named.")
-@click.option("--interval", default="30s", show_default=True, help="Time between two decisions.")
-@click.option("--target", default="250ms", show_default=True, help="Latency that a second should keep.")
-@click.option("--starting", default="0s", show_default=True, help="How long a new replica takes to come.")
-@click.option("--max-slots", type=click.IntRange(1), help="Most replicas at once, of all operators together.")
 @click.option(
-    "--costs", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="What records cost, of `calibrate`."
+    "--grouping",
+    metavar="NAME",
+    help="Grouping of operators that name none (tide); operators in a line have none unless it is given.",
+)
+@click.option("--interval", default="30s", show_default=True, help="Time between two decisions.")
+@click.option("--target", default="250ms", show_default=True, help="Target of the mean latency in each second.")
+@click.option("--starting", default="0s", show_default=True, help="Start-up time of a new replica.")
+@click.option("--max-slots", type=click.IntRange(1), help="Maximum number of replicas of all operators together.")
+@click.option(
+    "--costs", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Costs of records, from `calibrate`."
 )
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
-@click.option("--processes", type=click.IntRange(1), help="How many policies run at a time. Default: one for each core.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="PNG", help="Draw rate and replicas there.")
+@click.option("--processes", type=click.IntRange(1), help="Policies that run at a time. Default: one for each core.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="PNG", help="File for a plot of rate and replicas."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(
     topology: str, trace: str, data_dir: Path | None, policies: str | None, pairs: tuple[str, ...], grouping: str | None,
     plot: Path | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Run policies on one trace in the simulator, and tell what each kept and what it cost.
+    """Run policies on one trace in the simulator, and compare their latency violations and costs.
 
-    TOPOLOGY is operators in a line, in numbers (line4; line4:12.5ms with another cost; line1:70ms:even with nothing by
-    chance), a built-in, a Python file, or module:attribute.
-    Traces by name: psps_sbac, psps_twitter, psps_dns, taxi, nab_taxi, nab_tweets (recorded; they need --data-dir), s1, s2, and
-    generated ones with a seed: diurnal:1, bursts:1, steps:1, drift:1, walk:1.
+    TOPOLOGY is a modelled line of operators (line4; line4:12.5ms with another cost; line1:70ms:even without randomness), a
+    built-in, a Python file, or module:attribute. Traces by name: psps_sbac, psps_twitter, psps_dns, taxi, nab_taxi, nab_tweets
+    (recorded; they need --data-dir), s1, s2, and generated ones with a seed: diurnal:1, bursts:1, steps:1, drift:1, walk:1.
     """
     with errors():
         from springtide.apps.traces import named
@@ -75,7 +80,7 @@ def compare(
         print_json(dict(result.document))
     else:
         console.print(comparison_table(result.document))
-    if plot is not None:  # last, so that whatever keeps it from being drawn takes no result away
+    if plot is not None:  # last, so that the result is printed even if the plot fails
         with errors():
             drawn = _drawn(result, plot)
         if not as_json:
@@ -102,7 +107,7 @@ def _progress() -> Iterator[Any]:
 
 
 def comparison_table(document: Mapping[str, Any]) -> RenderableType:
-    """A row for each policy; those that no other beats on both violations and cost are marked."""
+    """A row for each policy. Bold: no other policy is better on both violations and cost."""
     title = f"{document['topology']} · {document['trace']} · a decision every {document['interval_s']:g} s"
     title += f" · {document['grouping']}" if "grouping" in document else ""
     table = Table("policy", "above the target", "records above", "cost", "replicas", "p95", "changes", title=title)
@@ -126,16 +131,16 @@ def comparison_table(document: Mapping[str, Any]) -> RenderableType:
     return Group(table, Text(note, style="dim"), *failed)
 
 
-def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether one is better on one count and no worse on the other."""
-    if not (_competes(one) and _competes(other)):
+def _beats(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a policy is better on violations or cost and not worse on either."""
+    if not (_competes(row) and _competes(other)):
         return False
-    mine, theirs = ((row["violation_ratio"], row["cost_vs_clairvoyant"]) for row in (one, other))
+    mine, theirs = ((each["violation_ratio"], each["cost_vs_clairvoyant"]) for each in (row, other))
     return all(a <= b for a, b in zip(mine, theirs, strict=True)) and mine != theirs
 
 
 def _competes(row: Mapping[str, Any]) -> bool:
-    """Not the bound, nor one that failed, nor where nothing was scored."""
+    """Whether a row has a score and is of a policy that did not fail; the clairvoyant is a bound."""
     from springtide.policy.scale.clairvoyant import Clairvoyant
 
     known = row["violation_ratio"] is not None and row["cost_vs_clairvoyant"] is not None

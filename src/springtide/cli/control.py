@@ -1,4 +1,4 @@
-"""``springtide control``: switch what a run's control flow may do, while it runs."""
+"""``springtide control``: show or switch the mode of a run's control flow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from springtide.cli.common import errors, print_json
 @click.argument("mode", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def control(run_dir: Path, mode: str | None, as_json: bool) -> None:
-    """Tell the mode of the run of RUN_DIR, or switch it: to on, dry-run (decide and record, change no degree) or off."""
+    """Show the mode of the run in RUN_DIR, or switch it to on, dry-run (decide and record, change no degree) or off."""
     with errors():
         now = _switched(run_dir, mode)
     if as_json:
@@ -35,7 +35,7 @@ def _switched(run_dir: Path, word: str | None) -> str:
         return str(read(run_dir / FILE) or begun)
     if folder.summary() is not None:
         raise OptionError(
-            f"the run of {str(run_dir)!r} has ended, so {word!r} would switch nothing; give that of one under way"
+            f"the run of {str(run_dir)!r} has ended, so {word!r} would switch nothing; name the folder of an active run"
         )
     write(run_dir / FILE, wanted)
     return str(wanted)

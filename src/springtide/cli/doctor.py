@@ -1,4 +1,4 @@
-"""Says whether this machine can run Springtide, and how to mend what is missing."""
+"""``springtide doctor``: whether this machine can run Springtide, and how to correct what does not suffice."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was examined.
+    """The result of one check.
 
-    Not ``ok``: Springtide cannot run until the advice is followed. ``ok`` with advice: it runs, with a loss.
+    Not ``ok``: Springtide cannot run until the advice is followed. ``ok`` with advice: it runs with a limitation.
     """
 
     what: str
@@ -42,7 +42,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Everything that Springtide needs, in the order in which to mend it."""
+    """Check all requirements, in the order in which to correct them."""
     return [
         judge_python(sys.version_info[:3]),
         judge_java(find_java),
@@ -77,7 +77,7 @@ def judge_package(
     below: Version | None = None,
     only_for: str | None = None,
 ) -> Finding:
-    """Judge a package. ``extra``: Springtide's extra that brings it. ``only_for``: what alone needs it."""
+    """Judge a package. ``extra``: Springtide's extra that installs it. ``only_for``: the only feature that needs it."""
     fits = version is not None and oldest <= release(version) and (below is None or release(version) < below)
     if fits:
         return Finding(what, str(version), ok=True)
@@ -94,7 +94,7 @@ def judge_cores(cores: int) -> Finding:
 
 
 def judge_memory(total: int | None) -> Finding:
-    """Judge the memory in bytes. Too little is no bar, for small topologies run all the same."""
+    """Judge the memory in bytes. Little memory is no failure, because small topologies run with it."""
     if total is None:
         return Finding("memory", "unknown", ok=True, advice="have at least 4 GB")
     advice = "Spark may run out of it: have at least 4 GB, or run with few slots"
@@ -102,7 +102,7 @@ def judge_memory(total: int | None) -> Finding:
 
 
 def installed(package: str) -> str | None:
-    """The version that pip knows of; the package is not imported, for PySpark's import takes a second."""
+    """The version that pip has installed. Importing PySpark for it would take a second."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -120,14 +120,14 @@ def release(version: str) -> Version:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use, which under taskset or a cpuset are not all."""
+    """The cores that this process may use; fewer than the machine has under taskset or a cpuset."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def usable_memory(limit: Path = _CGROUP_LIMIT) -> int | None:
-    """The machine's memory in bytes, or the container's limit where that is less; None if it is not told."""
+    """The machine's memory in bytes, or the container's limit if that is less; None if unknown."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -145,7 +145,7 @@ def render(findings: Sequence[Finding], as_json: bool, width: int | None = None)
     table = Table("", "what", "found", "advice")
     for finding in findings:
         cells = (_mark(finding), finding.what, finding.found, finding.advice or "")
-        table.add_row(*(Text(cell) for cell in cells))  # Text, for "springtide[spark]" would be taken for markup
+        table.add_row(*(Text(cell) for cell in cells))  # Text: "springtide[spark]" would be parsed as markup
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as capture:
         console.print(table)

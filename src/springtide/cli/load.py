@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 BUILT_IN = {"tweets": "springtide.apps.tweets:topology"}
 LINE = re.compile(r"line(\d+)(?::([^:]+))?(?::(even))?")
-"""Operators in a line, in numbers, for the simulator alone: how many, a record's cost, and whether nothing is by chance."""
+"""A modelled line of operators, for the simulator only: their number, a record's cost, and whether there is no randomness."""
 
 
 def model_or_topology(name: str, grouping: str | None = None) -> Model | Topology:
-    """What can be simulated: a topology, or operators in a line: ``line4``, ``line4:12.5ms``, ``line1:70ms:even``.
+    """A topology, or the model of a line of operators: ``line4``, ``line4:12.5ms``, ``line1:70ms:even``.
 
     A line's operators have one queue each, in which records wait for the first free replica. With a ``grouping`` that the user
     named, every replica has a queue of its own, and the grouping chooses among them.
@@ -51,14 +51,12 @@ def topology(name: str) -> Topology:
     if attribute:
         return _pick(_from_module(place), attribute, name)
     if LINE.fullmatch(name):
-        raise OptionError(
-            f"{name!r} is a model in numbers, for `springtide simulate` and `springtide compare`; it has no functions"
-        )
+        raise OptionError(f"{name!r} is a model without functions; use it with `springtide simulate` or `springtide compare`")
     raise OptionError(f"no topology {name!r}: {nearest(name, BUILT_IN)}; or give a file such as job.py, or module:attribute")
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Load a file as a module. Workers cannot import it, so its functions travel to them by value."""
+    """Load a file as a module. Workers cannot import it, so its functions are pickled by value."""
     if not path.is_file():
         raise OptionError(f"there is no file {str(path)!r}")
     spec = importlib.util.spec_from_file_location(f"springtide_job_{path.stem}", path)
@@ -90,7 +88,7 @@ def _pick(module: ModuleType, attribute: str, name: str) -> Topology:
     if not attribute:
         found = {key: value for key, value in vars(module).items() if isinstance(value, Topology)}
         if len(found) != 1:
-            raise OptionError(f"{name} holds {len(found)} topologies ({', '.join(found) or 'none'}); name one: {name}:NAME")
+            raise OptionError(f"{name} has {len(found)} topologies ({', '.join(found) or 'none'}); name one: {name}:NAME")
         return next(iter(found.values()))
     if not hasattr(module, attribute):
         raise OptionError(f"{name}: there is no {attribute!r}; {nearest(attribute, [k for k in vars(module) if k[0] != '_'])}")

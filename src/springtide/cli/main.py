@@ -1,7 +1,7 @@
 """``springtide``: run, show, policies, doctor, control, submit, state, simulate, compare, train, calibrate, papers, bench.
 
-With ``--json`` standard output is exactly one JSON document; everything else goes to standard error. Exit codes: 0 also
-when a target was missed, 1 for a failure, 2 for wrong use.
+With ``--json`` standard output is one JSON document; everything else goes to standard error. Exit codes: 1 for a failure, 2 for
+wrong use, else 0, also if a target was missed.
 """
 
 from __future__ import annotations
@@ -38,53 +38,59 @@ def cli(verbose: bool) -> None:
 
 @cli.command()
 @click.argument("topology")
-@click.option("--policy", default="tide", show_default=True, help="Who decides the degrees; see `springtide policies`.")
+@click.option("--policy", default="tide", show_default=True, help="Policy that decides the degrees; see `springtide policies`.")
 @click.option(
     "--guard",
     "guards",
     multiple=True,
     metavar="NAME:P=V,…",
-    help="What stands between policy and plan; such as cooldown:before_out=30s.",
+    help="A guard between policy and plan, such as cooldown:before_out=30s; repeatable.",
 )
-@click.option("--grant", metavar="NAME:P=V,…", help="Hierarchical control, and who grants: all, token-bucket or budget.")
 @click.option(
-    "--managers", default="", help="Their times, bounds and more, such as operators=10s,settle=30s; see docs/control.md."
+    "--grant", metavar="NAME:P=V,…", help="Hierarchical control with this granting policy: all, token-bucket or budget."
 )
-@click.option("--shed-after", help="Leave out records older than this when their batch starts, and count them; such as 30s.")
-@click.option("--queue-limit", type=click.IntRange(1), help="When more wait than this, leave out the oldest, and count them.")
+@click.option("--managers", default="", help="Options of the managers, such as operators=10s,settle=30s; see docs/control.md.")
+@click.option("--shed-after", help="Drop and count records that are older than this when their batch starts, such as 30s.")
+@click.option(
+    "--queue-limit", type=click.IntRange(1), help="Limit of waiting records; beyond it the oldest are dropped and counted."
+)
 @click.option("--dry-run", is_flag=True, help="Decide and record, but change no degree: all slots stay in use.")
 @click.option(
     "--set",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter of the policy (state=FILE: what `springtide train` wrote), or of the grouping: grouping.NAME.",
+    help="A parameter of the policy (state=FILE from `springtide train`) or, as grouping.NAME, of the grouping; repeatable.",
 )
-@click.option("--grouping", default="tide", show_default=True, help="For operators that leave it open.")
-@click.option("--sharding", default="balance", show_default=True, help="Which task has a shard of a stateful operator.")
-@click.option("--target", help="Latency to size batches for, such as 2s.")
-@click.option("--trigger", default="0s", show_default=True, help="Least time between two batches.")
+@click.option("--grouping", default="tide", show_default=True, help="Grouping of operators that name none.")
+@click.option(
+    "--sharding", default="balance", show_default=True, help="Policy that assigns the shards of stateful operators to tasks."
+)
+@click.option("--target", help="Latency target for the size of batches, such as 2s.")
+@click.option("--trigger", default="0s", show_default=True, help="Minimum time between two batches.")
 @click.option("--interval", default="1s", show_default=True, help="Time between two decisions.")
-@click.option("--max-slots", default=8, show_default=True, help="Most tasks at once.")
-@click.option("--executors", help="Of a cluster: elastic (the default), fixed, or spark for its dynamic allocation.")
-@click.option("--min-executors", default=1, show_default=True, help="Executors that are always kept.")
+@click.option("--max-slots", default=8, show_default=True, help="Maximum number of concurrent tasks.")
+@click.option("--executors", help="On a cluster: elastic (the default), fixed, or spark for Spark's dynamic allocation.")
+@click.option("--min-executors", default=1, show_default=True, help="Minimum number of executors.")
 @click.option("--duration", help="End after this time, such as 60s.")
 @click.option("--stall-after", default="60s", show_default=True, help="Warn of a task without progress for this long.")
-@click.option("--batches", type=click.IntRange(1), help="End after so many batches.")
-@click.option("--available-now", is_flag=True, help="End when what is there now is processed.")
-@click.option("--checkpoint", help="Where to go on from, and where a later run can. Default: in the run's folder.")
-@click.option("--state", metavar="URI", help="Where state lies, such as s3://bucket/folder. Default: in the checkpoint.")
-@click.option("--runs", default="runs", show_default=True, help="Where runs' folders are made.")
+@click.option("--batches", type=click.IntRange(1), help="End after this number of batches.")
+@click.option("--available-now", is_flag=True, help="End when the records that are available now are processed.")
+@click.option("--checkpoint", help="Checkpoint to resume from and to write. Default: in the run's folder.")
+@click.option("--state", metavar="URI", help="Location of the state, such as s3://bucket/folder. Default: in the checkpoint.")
+@click.option("--runs", default="runs", show_default=True, help="Folder in which run folders are created.")
 @click.option("--master", help="Spark's master. Default: local, with --max-slots threads.")
 @click.option(
     "--conf",
     "confs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of Spark's; secrets belong into spark-defaults.conf.",
+    help="A Spark setting; put secrets into spark-defaults.conf instead; repeatable.",
 )
 @click.option("--py-files", multiple=True, metavar="FILE", help="Code for the executors: .py, .zip or .whl; repeatable.")
-@click.option("--archives", multiple=True, metavar="FILE#NAME", help="Archives for the executors, unpacked as NAME.")
+@click.option(
+    "--archives", multiple=True, metavar="FILE#NAME", help="Archives for the executors, unpacked as NAME; repeatable."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), or module:attribute."""
@@ -113,7 +119,7 @@ def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: 
 
 @cli.command()
 @click.argument("topology")
-@click.option("--mermaid", is_flag=True, help="In Mermaid's notation.")
+@click.option("--mermaid", is_flag=True, help="Print a Mermaid diagram.")
 def show(topology: str, mermaid: bool) -> None:
     """Draw TOPOLOGY without running it."""
     from springtide.cli import load
@@ -129,22 +135,22 @@ def _kind_and_name(text: str) -> tuple[str, str]:
     kind, slash, name = text.partition("/")
     alike = [f"{plugin.kind}/{plugin.name}" for plugin in registry.available() if plugin.name == text]
     if not slash and alike:
-        raise OptionError(f"{text!r} is a name without its kind; write {' or '.join(alike)}")
+        raise OptionError(f"{text!r} lacks its kind; write {' or '.join(alike)}")
     return kind, name
 
 
 @cli.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--markdown", is_flag=True, help="Print a page with every parameter: docs/policies.md.")
+@click.option("--markdown", is_flag=True, help="Print docs/policies.md, with every parameter.")
 def policies(name: str | None, as_json: bool, markdown: bool) -> None:
-    """List what can be chosen, all or of a kind, such as scale, or show one, such as scale/scripted."""
+    """List all policies and plug-ins or those of a kind, such as scale; or describe one by NAME, such as scale/scripted."""
     from springtide.cli.tables import policies_markdown, policy_table
     from springtide.policy import registry
 
     with errors():
         described = [registry.describe(plugin) for plugin in registry.available()]
-        of_kind = [one for one in described if one["kind"] == name]
+        of_kind = [plugin for plugin in described if plugin["kind"] == name]
         if name is not None:
             described = of_kind or [registry.describe(registry.find(*_kind_and_name(name)))]
     if as_json:
@@ -158,7 +164,7 @@ def policies(name: str | None, as_json: bool, markdown: bool) -> None:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
-    """Tell what was found on this machine, and what to do about what is missing."""
+    """Check whether this machine can run Springtide, and say how to correct what does not suffice."""
     from springtide.cli.doctor import examine, render
 
     findings = examine()

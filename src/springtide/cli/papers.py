@@ -1,4 +1,4 @@
-"""``springtide papers``: the papers' experiments, measured again in the simulator."""
+"""``springtide papers``: the papers' experiments, repeated in the simulator."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from springtide.papers.rows import Row
 
 SHOWN = ("posg", "full-knowledge", "tide")
-"""The series with columns of their own; round-robin is what they are compared with."""
+"""The series with a column; they are compared with round-robin."""
 
 
 @click.group()
 def papers() -> None:
-    """The papers' experiments in the simulator, beside the published numbers."""
+    """Repeat the papers' experiments in the simulator, and compare with the published numbers."""
 
 
 @papers.command()
-@click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="Streams at every point.")
+@click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="Streams for each point.")
 @click.option("--figure", "numbers", multiple=True, type=int, metavar="N", help="Only this figure, 4 to 12; repeatable.")
-@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Draw the figures there.")
+@click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder for plots of the figures."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def posg(seeds: int, numbers: tuple[int, ...], plots: Path | None, as_json: bool) -> None:
     """POSG's figures 4 to 12: round-robin, posg, full knowledge and tide on the paper's streams."""
@@ -47,8 +49,10 @@ def posg(seeds: int, numbers: tuple[int, ...], plots: Path | None, as_json: bool
 
 
 @papers.command()
-@click.option("--seeds", default=1, show_default=True, type=click.IntRange(1), help="Runs of every configuration.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where the taxi trace is; or SPRINGTIDE_DATA.")
+@click.option("--seeds", default=1, show_default=True, type=click.IntRange(1), help="Runs of each configuration.")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the taxi trace; or set SPRINGTIDE_DATA."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
     """EDF's table 1: thresholds, Q-learning and model-based learning on the taxi trace, with and without token bucket."""
@@ -58,20 +62,22 @@ def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
     with errors():
         bench = Bench(named("taxi", data_dir), seeds)
         with Console(stderr=True).status("") as status:
-            bench.progress = partial(_tell, status, TABLE)
+            bench.progress = partial(_show, status, TABLE)
             rows = table(bench) + orders(bench)
     if as_json:
         print_json([row.as_json() for row in rows])
-        return
-    Console().print(_edf_tables(rows))
+    else:
+        Console().print(_edf_tables(rows))
 
 
 @papers.command()
-@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="Runs of every set-up.")
-@click.option("--seconds", default=60, show_default=True, type=click.IntRange(30), help="Measured time of every run.")
+@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="Runs of each set-up.")
+@click.option("--seconds", default=60, show_default=True, type=click.IntRange(30), help="Measured time of each run.")
 @click.option("--figure", "figures", multiple=True, type=int, metavar="N", help="Only this figure, 6 to 16 or 19; repeatable.")
 @click.option("--table", "tables", multiple=True, type=int, metavar="N", help="Only this table, 2 or 3; repeatable.")
-@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Draw the figures there.")
+@click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder for plots of the figures."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def elasticutor(
     seeds: int, seconds: int, figures: tuple[int, ...], tables: tuple[int, ...], plots: Path | None, as_json: bool
@@ -81,16 +87,16 @@ def elasticutor(
     from springtide.papers.elasticutor.plots import draw
     from springtide.papers.elasticutor.setup import Lab
 
-    asked = [f"figure {one}" for one in figures] + [f"table {one}" for one in tables]
+    asked = [f"figure {figure}" for figure in figures] + [f"table {table}" for table in tables]
     rows: list[Row] = []
     drawn: list[Path | None] = []
     with errors():
-        for wrong in (one for one in asked if one not in EXPERIMENTS):
+        for wrong in (name for name in asked if name not in EXPERIMENTS):
             raise OptionError(f"{wrong} is not among Elasticutor's with measurements: {', '.join(EXPERIMENTS)}")
         lab = Lab(seeds, seconds)
         with Console(stderr=True).status("") as status:
-            for experiment in (one for name, one in EXPERIMENTS.items() if not asked or name in asked):
-                lab.progress = partial(_tell, status, experiment.name)
+            for experiment in (EXPERIMENTS[name] for name in EXPERIMENTS if not asked or name in asked):
+                lab.progress = partial(_show, status, experiment.name)
                 found = experiment.measure(lab)
                 rows += found
                 status.console.print(f"{experiment.name}: {experiment.title}, {len(found)} rows", highlight=False)
@@ -106,7 +112,7 @@ def elasticutor(
 
 
 def _elasticutor_tables(rows: Sequence[Row]) -> RenderableType:
-    """A table for each experiment, a column for each series; below it why something was not reproduced, which a ✗ marks."""
+    """A table for each experiment, with a column for each series. A ✗ marks what was not reproduced; the reasons are below."""
     parts: list[RenderableType] = []
     for experiment in dict.fromkeys(row.experiment for row in rows):
         own = [row for row in rows if row.experiment == experiment]
@@ -116,7 +122,7 @@ def _elasticutor_tables(rows: Sequence[Row]) -> RenderableType:
         )
         for name, unit in dict.fromkeys((row.row, row.unit) for row in own):
             line = {row.series: row for row in own if (row.row, row.unit) == (name, unit)}
-            table.add_row(f"{name} ({unit})", *(_judged(line[one]) if one in line else "" for one in series))
+            table.add_row(f"{name} ({unit})", *(_judged(line[name]) if name in line else "" for name in series))
         missed = [row for row in own if row.verdict == "not reproduced"]
         parts += [table, *(f"  ✗ {row.row}, {row.series}: {row.note}" for row in missed), ""]
     return Group(*parts)
@@ -128,8 +134,8 @@ def _judged(row: Row) -> str:
 
 
 def _edf_tables(rows: Sequence[Row]) -> RenderableType:
-    """Table 1 as the paper has it, a cell being what was measured and, in brackets, published; then the orders; then why
-    a number was not reproduced, which a ✗ marks."""
+    """Table 1 with measured and, in brackets, published values; then the orders. A ✗ marks what was not reproduced; the
+    reasons are below."""
     from springtide.papers.edf import METRICS, TABLE
 
     cells = {(row.row, row.series): row for row in rows if row.experiment == TABLE}
@@ -154,14 +160,14 @@ def _measured(seeds: int, numbers: Sequence[int], plots: Path | None) -> tuple[l
     from springtide.papers.plots import draw
     from springtide.papers.posg import FIGURES
 
-    for wrong in (one for one in numbers if one not in FIGURES):
+    for wrong in (figure for figure in numbers if figure not in FIGURES):
         raise OptionError(f"--figure {wrong}: POSG's figures with measurements are {', '.join(map(str, FIGURES))}")
     lab = StreamLab(seeds)
     rows: list[Row] = []
     drawn = []
     with Console(stderr=True).status("") as status:
-        for figure in (FIGURES[one] for one in (sorted(set(numbers)) or FIGURES)):
-            lab.progress = partial(_tell, status, figure.name)
+        for figure in (FIGURES[chosen] for chosen in (sorted(set(numbers)) or FIGURES)):
+            lab.progress = partial(_show, status, figure.name)
             found = figure.measure(lab)
             rows += found
             status.console.print(f"{figure.name}: {figure.title}, {len(found)} rows", highlight=False)
@@ -170,14 +176,14 @@ def _measured(seeds: int, numbers: Sequence[int], plots: Path | None) -> tuple[l
     return rows, drawn
 
 
-def _tell(status: Status, figure: str, run: str) -> None:
+def _show(status: Status, figure: str, run: str) -> None:
     status.update(f"{figure}: {run}")
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:
-    """A table for each figure, a line for each point; below it why something was not reproduced.
+    """A table for each figure, with a row for each point; below it the reasons why a number was not reproduced.
 
-    A cell is the mean over the seeds, with the least and the greatest. The verdict is about POSG.
+    A cell is the mean over the seeds, with minimum and maximum. The verdict is about POSG.
     """
     parts: list[RenderableType] = []
     for experiment in dict.fromkeys(row.experiment for row in rows):

@@ -1,4 +1,4 @@
-"""``springtide simulate``: a topology on a simulated cluster, and what came of it."""
+"""``springtide simulate``: run a topology on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from springtide.cli.common import errors, parted, print_json
+from springtide.cli.common import errors, parted, show
 from springtide.cli.tables import UNKNOWN, count, facts_table, latency_facts, mean_max, number
 from springtide.model.duration import seconds
 
@@ -21,44 +21,56 @@ from springtide.model.duration import seconds
 @click.command()
 @click.argument("topology")
 @click.option("--trace", metavar="CSV", help="Records/s over time, instead of the sources' own rates.")
-@click.option("--arrivals", help="How records come within a step of the rate: even or poisson. Default: as the source does.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where recorded traces are, by name.")
-@click.option("--policy", default="tide", show_default=True, help="Who decides the degrees; see `springtide policies`.")
-@click.option("--guard", "guards", multiple=True, metavar="NAME:P=V,…", help="What stands between policy and plan; repeatable.")
-@click.option("--grant", metavar="NAME:P=V,…", help="Hierarchical control, and who grants: all, token-bucket or budget.")
+@click.option("--arrivals", help="Arrivals within a step of the rate: even or poisson. Default: the source's own.")
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the recorded traces.")
+@click.option("--policy", default="tide", show_default=True, help="Policy that decides the degrees; see `springtide policies`.")
+@click.option("--guard", "guards", multiple=True, metavar="NAME:P=V,…", help="A guard between policy and plan; repeatable.")
 @click.option(
-    "--managers", default="", help="Their times, bounds and more, such as operators=10s,settle=30s; see docs/control.md."
+    "--grant", metavar="NAME:P=V,…", help="Hierarchical control with this granting policy: all, token-bucket or budget."
 )
-@click.option("--starting", default="0s", show_default=True, help="How long a new replica takes to come.")
-@click.option("--grouping", show_default="tide", help="For operators that leave it open; a line's, only if it is named.")
+@click.option("--managers", default="", help="Options of the managers, such as operators=10s,settle=30s; see docs/control.md.")
+@click.option("--starting", default="0s", show_default=True, help="Start-up time of a new replica.")
 @click.option(
-    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy, or of the grouping: grouping.NAME."
+    "--grouping",
+    show_default="tide",
+    help="Grouping of operators that name none; operators in a line have none unless it is given.",
 )
 @click.option(
-    "--mode", default="continuous", show_default=True, help="continuous, as in the papers, or micro-batch, as on Spark."
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of the policy or, as grouping.NAME, of the grouping.",
 )
-@click.option("--trigger", show_default="0s", help="Micro-batch: least time between two batches.")
 @click.option(
-    "--shed-after", help="Continuous: remove records that are older than this when they would be served, such as 30s."
+    "--mode", default="continuous", show_default=True, help="continuous, like the papers' engines, or micro-batch, like Spark."
 )
-@click.option("--queue-limit", type=click.IntRange(1), help="Continuous: when more wait for a replica, remove the oldest.")
+@click.option("--trigger", show_default="0s", help="Micro-batch: minimum time between two batches.")
+@click.option(
+    "--shed-after", help="Continuous: drop records that are older than this when a replica is free for them, such as 30s."
+)
+@click.option(
+    "--queue-limit",
+    type=click.IntRange(1),
+    help="Continuous: limit of a replica's queue; beyond it the oldest records are dropped.",
+)
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--duration", help="End after this time, such as 10m. Default: when the trace ends.")
-@click.option("--target", help="Latency that a second should keep, such as 2s.")
+@click.option("--target", help="Target of the mean latency in each second, such as 2s.")
 @click.option("--interval", default="1s", show_default=True, help="Time between two decisions.")
 @click.option(
-    "--reconfiguration", default="none", show_default=True, help="What a change of degrees costs: none, pause or restart."
+    "--reconfiguration", default="none", show_default=True, help="Cost of a change of degrees: none, pause or restart."
 )
-@click.option("--pause", default="0s", show_default=True, help="How long a pause or a restart takes.")
-@click.option("--max-slots", default=8, show_default=True, type=click.IntRange(1), help="Most replicas at once.")
-@click.option("--r-over", type=click.IntRange(1), help="As many replicas as would do at any time: what saved resources go by.")
-@click.option("--costs", metavar="JSON", help="What `springtide calibrate` wrote. Default: costs are measured, without Spark.")
+@click.option("--pause", default="0s", show_default=True, help="Duration of a pause or a restart.")
+@click.option("--max-slots", default=8, show_default=True, type=click.IntRange(1), help="Maximum number of replicas.")
+@click.option("--r-over", type=click.IntRange(1), help="Replicas that suffice at any time, the base of the saved resources.")
+@click.option("--costs", metavar="JSON", help="Costs from `springtide calibrate`. Default: costs are measured, without Spark.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def simulate(
     topology: str, pairs: tuple[str, ...], pause: str, data_dir: Path | None, as_json: bool, **options: Any
 ) -> None:  # fmt: skip
-    """Simulate TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), module:attribute, or operators in a
-    line, in numbers: line4, line4:12.5ms, line1:70ms:even."""
+    """Simulate TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), module:attribute, or a modelled
+    line of operators: line4, line4:12.5ms, line1:70ms:even."""
     from springtide.cli import load
 
     with errors():
@@ -77,15 +89,12 @@ def simulate(
         chosen = load.model_or_topology(topology, options.get("grouping"))
         with _progress() as progress:
             outcome = simulated(chosen, asked, progress)
-    if as_json:
-        print_json(dict(outcome.summary))
-    else:
-        Console().print(simulation_table(outcome.summary))
+    show(dict(outcome.summary), as_json, simulation_table)
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[float, float], None] | None]:
-    """A bar on standard error, if that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None

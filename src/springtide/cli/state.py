@@ -1,4 +1,4 @@
-"""``springtide state``: read what stateful operators remember, without the query, and seed it."""
+"""``springtide state``: read, export and import the state of stateful operators, without a query."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from springtide.cli.common import errors, print_json
+from springtide.cli.common import show as show_document
 from springtide.cli.tables import UNKNOWN, count
 from springtide.errors import OptionError
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 FILE = click.Path(path_type=Path)
 TAIL = 1 << 20
-"""A batch's line in a run's record is some kB."""
+"""Bytes that are read from the end of a run's record; a batch's line has some kB."""
 
 
 class EitherOrder(click.Group):
@@ -37,7 +38,7 @@ class EitherOrder(click.Group):
 
 @click.group(cls=EitherOrder)
 def state() -> None:
-    """Read the state of stateful operators, or seed it. No query is needed, and a run may go on meanwhile."""
+    """Read, export or import the state of stateful operators. No query is needed, and a run may be active meanwhile."""
 
 
 @state.command()
@@ -46,7 +47,7 @@ def state() -> None:
 @click.option("--key", "key", multiple=True, metavar="VALUE", help="Show this key's state; once for each column of the key.")
 @AS_JSON
 def show(run: Path, operator: str | None, key: tuple[str, ...], as_json: bool) -> None:
-    """Tell what is remembered in RUN, the folder of a run or a checkpoint: of all stateful OPERATORs, of one, or of one key.
+    """Show the state in RUN, the folder of a run or a checkpoint: of all stateful operators, of OPERATOR, or of one key.
 
     A key's times are written as 2024-12-31T23:59:59Z, null as null, the text "null" in quotes.
     """
@@ -59,10 +60,9 @@ def show(run: Path, operator: str | None, key: tuple[str, ...], as_json: bool) -
         names = [operator] if operator is not None else list(stored_states(checkpoint))
         if key:
             if len(names) != 1:
-                raise OptionError(f"--key: of which operator? Name one of {', '.join(names)}")
+                raise OptionError(f"--key needs an operator; name one of {', '.join(names)}")
             with reading(checkpoint, names[0]) as opened:
                 document = {"checkpoint": str(checkpoint), **_key(opened, key)}
-            table = _key_table(document)
         else:
             marks = _watermarks(run)
             operators = []
@@ -70,11 +70,7 @@ def show(run: Path, operator: str | None, key: tuple[str, ...], as_json: bool) -
                 with reading(checkpoint, name) as opened:
                     operators.append(_operator(opened, marks))
             document = {"checkpoint": str(checkpoint), "operators": operators}
-            table = _table(document)
-    if as_json:
-        print_json(document)
-    else:
-        Console().print(table)
+    show_document(document, as_json, _key_table if key else _table)
 
 
 @state.command()
@@ -85,7 +81,7 @@ def show(run: Path, operator: str | None, key: tuple[str, ...], as_json: bool) -
 def export(run: Path, operator: str, file: Path, as_json: bool) -> None:
     """Write all keys of OPERATOR with their state to FILE: .parquet, .json (a line each) or .csv.
 
-    Its columns are key.… and state.…, the shard, and when the key was written last.
+    The columns are key.… and state.…, the shard, and the time of the key's last write.
     """
     from springtide.spark.state.exporting import exported
 
@@ -102,17 +98,21 @@ def export(run: Path, operator: str, file: Path, as_json: bool) -> None:
 @click.argument("topology")
 @click.argument("operator")
 @click.argument("file", type=FILE)
-@click.option("--checkpoint", required=True, type=FILE, help="A new one, or one without batches; run the topology with it.")
-@click.option("--state", "location", metavar="URI", help="Where its state shall lie. Default: in the checkpoint.")
-@click.option("--accept-recount", is_flag=True, help="Import also what has counted records that the sources may bring again.")
+@click.option(
+    "--checkpoint", required=True, type=FILE, help="A new checkpoint, or one without batches; run the topology with it."
+)
+@click.option("--state", "location", metavar="URI", help="Location of the state. Default: in the checkpoint.")
+@click.option(
+    "--accept-recount", is_flag=True, help="Also import state that has counted records which the sources may deliver again."
+)
 @AS_JSON
 def import_(
     topology: str, operator: str, file: Path, checkpoint: Path, location: str | None, accept_recount: bool, as_json: bool
 ) -> None:
-    """Let OPERATOR of TOPOLOGY begin with the state in FILE, as `springtide state export` writes it.
+    """Start OPERATOR of TOPOLOGY with the state in FILE, as `springtide state export` writes it.
 
-    The columns shard and written may be left out, and those of timers that are not set. A new checkpoint begins at the start
-    of its sources: what the state has counted of them would be counted again, and is refused unless --accept-recount is given.
+    The columns shard and written, and those of timers that are not set, are optional. A new checkpoint reads its sources from
+    their start. State that has counted their records would count them again; it is refused unless --accept-recount is given.
     """
     from springtide.cli import load
     from springtide.spark.state.seeding import seeded
@@ -127,21 +127,21 @@ def import_(
 
 
 def _checkpoint(run: Path) -> Path:
-    """Of a run's folder, or what was given is one."""
+    """The checkpoint of a run's folder, or the given folder if it is a checkpoint."""
     from springtide.record.folder import RUN, RunFolder
 
     if (run / "springtide").is_dir():
         return run
     named = (RunFolder.open(run).run() or {}).get("checkpoint")
     if named is None:
-        raise OptionError(f"{str(run)!r} does not tell its checkpoint: its {RUN} is missing, or is not of a run; give the"
+        raise OptionError(f"{str(run)!r} does not name its checkpoint: its {RUN} is missing, or is not of a run; give the"
                           " checkpoint's folder itself")  # fmt: skip
     inside = run / "checkpoint"  # the folder may have been moved since
     return inside if not Path(named).is_dir() and inside.is_dir() else Path(named)
 
 
 def _watermarks(run: Path) -> dict[str, tuple[int, int | None]]:
-    """By operator, the last batch that the run's record has and the watermark after it; a checkpoint alone does not tell."""
+    """By operator, the last batch in the run's record and the watermark after it; a checkpoint does not have them."""
     from springtide.record.folder import BATCHES
 
     if not (run / BATCHES).is_file():
@@ -151,9 +151,9 @@ def _watermarks(run: Path) -> dict[str, tuple[int, int | None]]:
         *whole, _ = file.read().split(b"\n")  # after the last newline: nothing, or a line that is being written
     try:
         last = json.loads(whole[-1]) if whole else {}
-    except ValueError:  # longer than what was read
+    except ValueError:  # the line is longer than TAIL
         return {}
-    return {name: (last["batch"], told["watermark"]) for name, told in last.get("state", {}).items()}
+    return {name: (last["batch"], state["watermark"]) for name, state in last.get("state", {}).items()}
 
 
 def _operator(opened: Reading, marks: dict[str, tuple[int, int | None]]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _operator(opened: Reading, marks: dict[str, tuple[int, int | None]]) -> dict
 
 
 def _key(opened: Reading, texts: tuple[str, ...]) -> dict[str, Any]:
-    """What is remembered of one key."""
+    """The state of one key."""
     import pyarrow as pa
 
     from springtide.spark.state.segment import KEY, STATE, TOUCHED
@@ -196,9 +196,9 @@ def _key(opened: Reading, texts: tuple[str, ...]) -> dict[str, Any]:
         return document
     key = pa.RecordBatch.from_arrays([_parsed(t, f) for t, f in zip(texts, schema, strict=True)], schema=schema)
     row = opened.row(key)
-    told = {name: encoder(key.column(name).type)(key.column(name)[0].as_py()) for name in stored.key}
+    asked = {name: encoder(key.column(name).type)(key.column(name)[0].as_py()) for name in stored.key}
     if row is None:
-        return {**document, "key": told}
+        return {**document, "key": asked}
     values = {field.name: encoder(field.type)(row.column(field.name)[0].as_py()) for field in row.schema}
     return {
         **document,
@@ -222,7 +222,7 @@ def _parsed(text: str, field: Any) -> Any:
 def _check_columns(stored: StoredState, texts: tuple[str, ...]) -> None:
     if len(texts) != len(stored.key):
         raise OptionError(
-            f"--key is there {len(texts)} times, but the key of {stored.operator!r} has {len(stored.key)} columns; give"
+            f"--key is given {len(texts)} times, but the key of {stored.operator!r} has {len(stored.key)} columns; give"
             f" {' '.join(f'--key {name.upper()}' for name in stored.key)}"
         )
 
@@ -235,34 +235,34 @@ def _time(at: int) -> str:
 
 def _table(document: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(f"Checkpoint: {document['checkpoint']}", style="dim", overflow="fold")]
-    for one in document["operators"]:
-        first, last = one["batches"] or (None, None)
-        of = "imported" if one["seeded"] else UNKNOWN if first is None else f"{count(first)} to {count(last)}"
+    for operator in document["operators"]:
+        first, last = operator["batches"] or (None, None)
+        of = "imported" if operator["seeded"] else UNKNOWN if first is None else f"{count(first)} to {count(last)}"
         facts = Table.grid(padding=(0, 2))
         for name, value in (
-            ("keys", count(one["keys"])), ("shards", count(one["shards"])),
-            ("bytes", count(one["bytes"])), ("files", count(one["files"])), ("location", one["location"]),
-            ("state of batches", of), ("last batch", count(one["batch"])),
-            ("watermark", one["watermark"] or UNKNOWN),
-            *((f"keys with a timer by {clock} time", _timers(told)) for clock, told in one["timers"].items()),
+            ("keys", count(operator["keys"])), ("shards", count(operator["shards"])),
+            ("bytes", count(operator["bytes"])), ("files", count(operator["files"])), ("location", operator["location"]),
+            ("state of batches", of), ("last batch", count(operator["batch"])),
+            ("watermark", operator["watermark"] or UNKNOWN),
+            *((f"keys with a timer by {clock} time", _timers(timers)) for clock, timers in operator["timers"].items()),
         ):  # fmt: skip
             facts.add_row(Text(name, style="dim"), Text(value))
         variables = Table("variable", "type", box=None, pad_edge=False, header_style="dim")
-        for kind, named in (("key ", one["key"]), ("", one["variables"])):
+        for kind, named in (("key ", operator["key"]), ("", operator["variables"])):
             for variable in named:
                 variables.add_row(Text(kind + variable["name"]), Text(variable["type"] or UNKNOWN))
-        parts += [Text(), Text(one["operator"], style="bold"), facts, Text(), variables]
+        parts += [Text(), Text(operator["operator"], style="bold"), facts, Text(), variables]
     return Group(*parts)
 
 
-def _timers(told: dict[str, Any]) -> str:
-    return count(told["keys"]) + (f", the first at {told['first']}" if told["first"] else "")
+def _timers(timers: dict[str, Any]) -> str:
+    return count(timers["keys"]) + (f", the first at {timers['first']}" if timers["first"] else "")
 
 
 def _key_table(document: dict[str, Any]) -> RenderableType:
     key = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in document["key"].items())
     if not document["found"]:
-        return Text(f"{document['operator']}: nothing is remembered of the key {key}")
+        return Text(f"{document['operator']}: there is no state of the key {key}")
     head = Text(f"{document['operator']}: {key}", style="bold")
     where = Text(f"shard {document['shard']}, written {document['written']}", style="dim")
     table = Table("variable", "value", box=None, pad_edge=False, header_style="dim")

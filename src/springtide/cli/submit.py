@@ -1,4 +1,4 @@
-"""``springtide submit``: spark-submit, with every query of the application attached to."""
+"""``springtide submit``: spark-submit that attaches a policy to every query of the application."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SETTINGS = {
     "--max-executors": "max-executors",
     "--interval": "interval",
 }
-"""Our options with a value, and the settings that they become, after ``spark.springtide.``."""
+"""Springtide's options with a value, and their settings after ``spark.springtide.``."""
 SWITCHES = ("--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error")
 """The options of spark-submit that have no value; all others have one."""
-UNLESS_TOLD = {**GRACEFUL, "spark.storage.decommission.rddBlocks.enabled": "true"}
-"""What is set unless the user did; else what a released executor held is computed again."""
+DEFAULT_CONF = {**GRACEFUL, "spark.storage.decommission.rddBlocks.enabled": "true"}
+"""Settings that the user's own override. Without them, the blocks of a released executor are computed again."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A command line, taken apart: our settings, what spark-submit gets, the application and its arguments."""
+    """A parsed command line: Springtide's settings, the options of spark-submit, the application with its arguments."""
 
     settings: Mapping[str, str]
     spark: tuple[str, ...]
@@ -45,14 +45,14 @@ def submit(arguments: tuple[str, ...]) -> None:
     """Run an unchanged application with spark-submit, and scale the executors under each of its streaming queries.
 
     \b
-    --policy NAME        who decides (tide); see `springtide policies`
+    --policy NAME        scaling policy (tide); see `springtide policies`
     --set NAME=VALUE     a parameter of the policy; repeatable
-    --guard NAME:P=V,…   what stands between policy and executors; repeatable
-    --target LATENCY     such as 2s, or trigger: batches within the trigger interval
-    --min-executors N    at least so many (1)
-    --max-executors N    at most so many (those that the application starts with)
-    --interval TIME      between two decisions (1s)
-    --dry-run            tell what would be done, and do nothing
+    --guard NAME:P=V,…   a guard between policy and executors; repeatable
+    --target LATENCY     latency target such as 2s, or trigger: batches within the trigger interval
+    --min-executors N    minimum number of executors (1)
+    --max-executors N    maximum number of executors (the number that the application starts with)
+    --interval TIME      time between two decisions (1s)
+    --dry-run            log what would be done, and do nothing
 
     All other options are spark-submit's. The exit code is the application's.
     """
@@ -72,7 +72,7 @@ def submit(arguments: tuple[str, ...]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Submission:
-    """Take our options out, wherever they stand before the application.
+    """Extract Springtide's options, which may stand anywhere before the application.
 
     >>> parse(["--target", "2s", "--master", "yarn", "app.py", "--target", "its own"])
     Submission(settings={'target': '2s'}, spark=('--master', 'yarn'), app=('app.py', '--target', 'its own'))
@@ -91,7 +91,7 @@ def parse(arguments: Sequence[str]) -> Submission:
             continue
         if not equals:
             if not rest:
-                raise OptionError(f"{option} wants a value, and the line ends there; see `springtide submit --help`")
+                raise OptionError(f"{option} needs a value, and the line ends there; see `springtide submit --help`")
             value = rest.pop(0)
         if option in SETTINGS:
             settings[SETTINGS[option]] = value
@@ -112,24 +112,24 @@ def parse(arguments: Sequence[str]) -> Submission:
 
 
 def check(parsed: Submission, defaults: Mapping[str, str]) -> None:
-    """Refuse, before Spark starts, what could not work. ``defaults``: as for ``command``."""
+    """Refuse, before Spark starts, options that cannot work. ``defaults``: as for ``command``."""
     app = parsed.app[0]
     if not app.endswith(".py"):
-        raise OptionError(f"{app!r} is no Python file; `springtide submit` runs applications in Python")
+        raise OptionError(f"{app!r} is not a Python file; `springtide submit` runs Python applications")
     if not os.path.exists(app):
         raise OptionError(f"there is no file {app!r}")
     from springtide.options import scaler
     from springtide.spark.attach import options
     from springtide.spark.private.properties import is_on
 
-    told = {**defaults, **given(parsed.spark)}
-    if told.get("spark.submit.deployMode") == "cluster":
+    conf_given = {**defaults, **given(parsed.spark)}
+    if conf_given.get("spark.submit.deployMode") == "cluster":
         raise OptionError(
-            "with --deploy-mode cluster (spark.submit.deployMode) the driver runs elsewhere, where this command is not; give"
+            "with --deploy-mode cluster (spark.submit.deployMode) the driver runs elsewhere, without this command; give"
             " --deploy-mode client, call springtide.attach(query) in the application, or submit launch.py of the image"
             " (docs/attach.md, Kubernetes)"
         )
-    if is_on(told.get("spark.dynamicAllocation.enabled")):
+    if is_on(conf_given.get("spark.dynamicAllocation.enabled")):
         raise SetupError(
             "spark.dynamicAllocation.enabled is true: Spark would work against the policy; set it to false, such as with --conf"
             " spark.dynamicAllocation.enabled=false"
@@ -142,12 +142,12 @@ def check(parsed: Submission, defaults: Mapping[str, str]) -> None:
 
 
 def command(parsed: Submission, home: Path, defaults: Mapping[str, str]) -> list[str]:
-    """The line for spark-submit. ``defaults``: what the user has set for all applications, which goes above ours."""
+    """The command line of spark-submit. ``defaults``: the user's settings for all applications, which override Springtide's."""
     import springtide.spark
 
-    told = {**defaults, **given(parsed.spark)}
+    conf_given = {**defaults, **given(parsed.spark)}
     conf = {f"spark.springtide.{name}": value for name, value in parsed.settings.items()}
-    conf |= {name: value for name, value in UNLESS_TOLD.items() if name not in told}
+    conf |= {name: value for name, value in DEFAULT_CONF.items() if name not in conf_given}
     pairs = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     launcher = Path(springtide.spark.__path__[0]) / "launch.py"
     return [str(home / "bin" / "spark-submit"), *pairs, *parsed.spark, str(launcher), *parsed.app]
@@ -170,7 +170,7 @@ def given(spark: Sequence[str]) -> dict[str, str]:
 
 
 def defaults(spark: Sequence[str], home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """What is in the file of properties that spark-submit will read: the one that is named, or Spark's defaults."""
+    """The settings in the properties file that spark-submit reads: the named file, or Spark's defaults."""
     named = [value for option, value in itertools.pairwise(spark) if option == "--properties-file"]
     file = Path(named[-1]) if named else Path(environ.get("SPARK_CONF_DIR", home / "conf")) / "spark-defaults.conf"
     try:

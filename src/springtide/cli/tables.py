@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 UNKNOWN = "-"
-"""What was not measured. Not a zero, and plain ASCII, so that it can be searched for in a log."""
+"""Stands for a missing measurement. It is not a zero, and is plain ASCII for searches in a log."""
 
 
-HELD_TO = 1_000
-"""Operators at which ``bench decisions`` has a limit."""
+LIMITED_SIZE = 1_000
+"""Number of operators at which ``bench decisions`` limits the time of a decision."""
 
 
 def count(value: float | None) -> str:
@@ -70,10 +70,10 @@ def summary_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _open(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What stays open after a run that has processed all, a line for each operator."""
-    for name, one in (summary.get("open") or {}).items():
-        windows, timers = count(one["windows"]), count(one["timers"])
-        yield f"{name} keeps {windows} windows and {timers} timers open, the first until {one['first']}"
+    """The windows and timers that stay open after a run that has processed all, a line for each operator."""
+    for name, left in (summary.get("open") or {}).items():
+        windows, timers = count(left["windows"]), count(left["timers"])
+        yield f"{name} keeps {windows} windows and {timers} timers open, the first until {left['first']}"
 
 
 def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
@@ -110,7 +110,7 @@ def latency_facts(latency: Mapping[str, float] | None) -> list[tuple[str, str]]:
 
 
 def mean_max(value: Mapping[str, float | None]) -> str:
-    """A mean and the greatest: ``2.5 (4)``."""
+    """A mean and the maximum: ``2.5 (4)``."""
     return UNKNOWN if value["mean"] is None else f"{number(value['mean'])} ({number(value['max'])})"
 
 
@@ -142,9 +142,9 @@ def _sinks(summary: Mapping[str, Any]) -> Table:
 
 
 def policy_table(described: Sequence[Mapping[str, Any]], detailed: bool) -> RenderableType:
-    """What can be chosen, a line each; or one plug-in with its parameters.
+    """The plug-ins, a line each; or one plug-in with its parameters.
 
-    A parameter has lines of its own: in a table, names were cut where there are 80 columns, as in a pipe.
+    Each parameter has its own lines: a table would cut names in 80 columns, the width of a pipe.
     """
     if not detailed:
         table = Table(box=None, pad_edge=False)
@@ -156,10 +156,15 @@ def policy_table(described: Sequence[Mapping[str, Any]], detailed: bool) -> Rend
         return table
     (plugin,) = described
     parts: list[RenderableType] = [Text(f"{plugin['kind']}/{plugin['name']} ({plugin['source']}): {plugin['summary']}")]
-    for one in plugin["parameters"]:
-        facts = [one["type"], one["unit"], _range(one["min"], one["max"]), f"default {one['default']!r}"]
-        name = Text.assemble("\n", (one["name"], "bold"), f"  {', '.join(filter(None, facts))}", overflow="fold")
-        parts += [name, Padding(Text(one["help"]), (0, 0, 0, 4))]
+    for parameter in plugin["parameters"]:
+        facts = [
+            parameter["type"],
+            parameter["unit"],
+            _range(parameter["min"], parameter["max"]),
+            f"default {parameter['default']!r}",
+        ]
+        name = Text.assemble("\n", (parameter["name"], "bold"), f"  {', '.join(filter(None, facts))}", overflow="fold")
+        parts += [name, Padding(Text(parameter["help"]), (0, 0, 0, 4))]
     return Group(*parts)
 
 
@@ -214,7 +219,7 @@ def decisions_table(document: Mapping[str, Any]) -> RenderableType:
     table = Table("policy", title="Milliseconds of one decision, by operators, on as many nodes")
     for heading in (*(f"{size:,}" for size in sizes), "growth"):
         table.add_column(heading, justify="right", no_wrap=True)
-    slow = [name for name, size in took if size == HELD_TO and name not in exempt and (took[name, size] or 0.0) >= limit]
+    slow = [name for name, size in took if size == LIMITED_SIZE and name not in exempt and (took[name, size] or 0.0) >= limit]
     for line in document["growth"]:
         name = line["policy"]
         table.add_row(
@@ -222,10 +227,12 @@ def decisions_table(document: Mapping[str, Any]) -> RenderableType:
             *(UNKNOWN if took[name, size] is None else f"{took[name, size]:.3g}" for size in sizes),
             ", ".join(UNKNOWN if factor is None else f"×{factor:.3g}" for factor in line["factors"]),
         )  # fmt: skip
-    held = f"Too slow: {', '.join(slow)}." if slow else "All do that are not exempt." if HELD_TO in sizes else "Not measured."
+    verdict = (
+        f"Too slow: {', '.join(slow)}." if slow else "All do that are not exempt." if LIMITED_SIZE in sizes else "Not measured."
+    )
     note = (
-        f"Growth: how many times as long as with the size before. Held to: less than {limit:g} ms with {HELD_TO:,} operators."
-        f" {held} Exempt are learners and the bound."
+        f"Growth: time over that with the previous size. Limit: {limit:g} ms with {LIMITED_SIZE:,} operators."
+        f" {verdict} Exempt are learners and the bound."
     )
     return Group(table, Text(note, style="dim"))
 
@@ -259,15 +266,22 @@ def _plugin_markdown(plugin: Mapping[str, Any]) -> str:
     if not plugin["parameters"]:
         return f"{head}\n\nNo parameters."
     lines = ["| parameter | type | unit | range | default | what it means |", "| --- | --- | --- | --- | --- | --- |"]
-    for one in plugin["parameters"]:
-        default = f"`{one['default']}`" if one["default"] != "" else "empty"
-        cells = (f"`{one['name']}`", one["type"], one["unit"], _range(one["min"], one["max"]), default, one["help"])
+    for parameter in plugin["parameters"]:
+        default = f"`{parameter['default']}`" if parameter["default"] != "" else "empty"
+        cells = (
+            f"`{parameter['name']}`",
+            parameter["type"],
+            parameter["unit"],
+            _range(parameter["min"], parameter["max"]),
+            default,
+            parameter["help"],
+        )
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     return f"{head}\n\n" + "\n".join(lines)
 
 
 def _range(low: float | None, high: float | None) -> str:
-    """The values that are allowed, in words.
+    """The allowed values.
 
     >>> _range(0, 1), _range(1, None), _range(None, None)
     ('0 to 1', 'from 1', '')
@@ -280,7 +294,7 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text that stands in a table: a bar or an asterisk in it is one, and no markup."""
+    """Escape the text of a table's cell: a bar or an asterisk is not markup."""
     return text.replace("|", "\\|") if text.startswith("`") else text.replace("|", "\\|").replace("*", "\\*")
 
 

@@ -1,6 +1,6 @@
-"""The run while it runs, on standard error: a live table in a terminal, a plain line every 5 s anywhere else.
+"""The view of an active run on standard error: a live table in a terminal, otherwise a plain line every 5 s.
 
-Standard output is left to results, so that ``springtide run --json > file`` can be watched and still be read.
+Standard output has only results, so that ``springtide run --json > file`` can be watched.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PLAIN_EVERY_S = 5.0
 HISTORY = 30
 
 _BARS = " ▁▂▃▄▅▆▇█"
-_OTHER_COLUMNS = 72  # what the rest of the table may want; the bars get what a narrow terminal has left
+_OTHER_COLUMNS = 72  # width of the other columns; the bars get the rest of a narrow terminal
 
 
 class LiveView:
-    """Shows snapshots as they come. The same snapshot may be shown again, to let the elapsed time move on."""
+    """Shows snapshots. It may show the same snapshot again with a later elapsed time."""
 
     def __init__(self, topology: str, policy: str, console: Console | None = None) -> None:
         self.topology = topology
@@ -42,7 +42,7 @@ class LiveView:
 
     def __enter__(self) -> Self:
         if self._console.is_interactive:
-            # What the program prints must not be caught on its way to a pipe, nor spoil the table.
+            # The program's output must reach a pipe unchanged, and must not overwrite the table.
             on_screen = sys.stdout.isatty()
             self._live = Live(self.render(), console=self._console, auto_refresh=False, redirect_stdout=on_screen)
             self._live.start(refresh=True)
@@ -59,7 +59,7 @@ class LiveView:
             self._live = None
 
     def update(self, snapshot: Snapshot, elapsed_s: float) -> None:
-        """Show what was measured last, ``elapsed_s`` seconds after the run's start."""
+        """Show the latest measurements, ``elapsed_s`` seconds after the run's start."""
         if self._snapshot is None or snapshot.at != self._snapshot.at:
             self._remember(snapshot)
         self._snapshot, self._elapsed_s = snapshot, elapsed_s
@@ -70,7 +70,7 @@ class LiveView:
             self._console.print(Text(self.plain_line()), soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """The header, the operators, and why the plan is as it is."""
+        """The header, the operators, and the reason of the plan."""
         if self._snapshot is None:
             return Text(f"{self.topology}  {self.policy}  waiting for the first batch", style="dim")
         parts: list[RenderableType] = [self._header(self._snapshot), self._table(self._snapshot)]
@@ -80,7 +80,7 @@ class LiveView:
         return Group(*parts)
 
     def plain_line(self) -> str:
-        """The same in one line without colours, for a log; ``-`` is what was not measured."""
+        """The same in one line without colours, for a log; ``-`` stands for a missing measurement."""
         if self._snapshot is None:
             return f"{self.topology} waits for the first batch"
         facts = " ".join(f"{name}={value}" for name, value in self._facts(self._snapshot))
@@ -124,7 +124,7 @@ class LiveView:
 
 
 def _standard_error() -> Console:
-    """FORCE_COLOR, as CI services set it, makes rich take a pipe for a terminal: that is for colours only."""
+    """With FORCE_COLOR, which CI services set, rich would treat a pipe as a terminal; it is to enable colours only."""
     return Console(stderr=True, force_interactive=None if sys.stderr.isatty() else False)
 
 

@@ -1,4 +1,4 @@
-"""``springtide.run``: a topology, a policy, a checkpoint and a run folder, put together."""
+"""``springtide.run``: run a topology on Spark."""
 
 from __future__ import annotations
 
@@ -31,22 +31,21 @@ def run(
     executors: str | None = None, min_executors: int = 1, grant: str | None = None, managers: str = "",
     sharding: str | Sharder = "balance", state: str | None = None, stall_after: str | float = 60.0,
 ) -> Result:  # fmt: skip
-    """Run a topology on Spark until it ends, ``duration`` or ``batches`` are over, or SIGTERM or Ctrl-C come.
+    """Run a topology on Spark until it ends, ``duration`` or ``batches`` are reached, or SIGTERM or Ctrl-C arrives.
 
-    ``policy`` with its ``settings`` grants degrees, every ``interval``; ``grouping`` serves operators that leave it open, and
-    ``grouping_settings`` hold wherever it is chosen;
-    ``target`` is the latency that batches are sized for; ``trigger`` the least time between batches; ``checkpoint`` is
-    where a later run goes on (default: in the run's folder). ``guards`` stand between the policy and the plan; a ``dry_run``
-    records what the policy would do, and does nothing. ``shed_after`` leaves out records that are older than that when their
-    batch starts, ``queue_limit`` the oldest when more than this wait; they are counted as ``rows_shed``.
-    ``executors`` of a cluster are ``elastic``: asked for and released as slots are granted, ``min_executors`` at least;
-    ``fixed``; or left to ``spark``'s own dynamic allocation. The default is elastic, but fixed for a session that is handed in.
-    ``grant``: hierarchical control, in which every operator has a manager of its own that asks the policy, and this policy,
-    such as ``token-bucket``, says which requests are granted; ``managers``: their times, such as ``operators=10s, settle=30s``.
-    ``sharding``: which task has a shard of a stateful operator: ``balance``, such as ``balance:theta=1.1``, or ``fixed``.
-    ``state``: where the state of stateful operators lies, for ever: a URI such as ``s3://bucket/folder`` (default: in the
-    checkpoint). ``stall_after``: warn of a task that has made no progress for this long, with its operator and record.
-    Everything that can be wrong is checked before Spark starts.
+    ``policy`` with its ``settings`` decides the degrees every ``interval``. ``grouping`` applies to operators that name none,
+    and ``grouping_settings`` wherever it is chosen. ``target`` is the latency target for the size of batches, ``trigger`` the
+    minimum time between batches. A later run resumes from ``checkpoint`` (default: in the run's folder). ``guards`` limit what
+    the policy requests; a ``dry_run`` records the requests and changes nothing. ``shed_after`` drops records that are older
+    than that when their batch starts, ``queue_limit`` the oldest when more than this wait; ``rows_shed`` counts them.
+    ``executors`` of a cluster are ``elastic`` (they follow the granted slots; ``min_executors`` at least), ``fixed``, or left
+    to ``spark``'s dynamic allocation. The default is elastic, but fixed in a session that is passed in.
+    ``grant``: hierarchical control, in which every operator has a manager that asks the policy, and this granting policy, such
+    as ``token-bucket``, grants or refuses the requests; ``managers``: their times, such as ``operators=10s, settle=30s``.
+    ``sharding`` assigns shards of stateful operators to tasks: ``balance``, such as ``balance:theta=1.1``, or ``fixed``.
+    ``state``: the permanent location of state, a URI such as ``s3://bucket/folder`` (default: in the checkpoint).
+    ``stall_after``: warn of a task without progress for this time, with its operator and record.
+    All options are checked before Spark starts.
     """
     if not isinstance(topology, Topology):
         raise TopologyError(

@@ -1,4 +1,4 @@
-"""Everything of a run that is checked before anything is changed."""
+"""The checks of a run, before anything changes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from springtide.policy.group import Grouping
 from springtide.policy.shard import Sharder
 
 LEAST_FLOOR_S = 0.05
-"""No batch of Spark's was ever seen to take less; the floor of a topology is measured as it runs."""
+"""Minimum time of a batch, s: none on Spark was measured to take less. A run measures its topology's own floor."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that was checked: the topology, the options, and what was made of their names. ``state``: where state shall lie."""
+    """A checked run: the topology, the options, and the plug-ins that they name. ``state``: the location of state."""
 
     topology: Topology
     options: RunOptions

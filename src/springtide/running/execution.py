@@ -1,4 +1,4 @@
-"""One run, from its beginning to its end: check, acquire, start, follow, end."""
+"""A run from start to end: check, acquire, start, follow, end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def execute(topology: Topology, options: RunOptions, watch: Watch | None = None,
 
 
 class Run:
-    """A checked run. Entered, it is started; when it is left, whatever it took is let go of, the last first."""
+    """A checked run. ``__enter__`` starts it; ``__exit__`` releases its resources, the last first."""
 
     def __init__(self, job: Job, watch: Watch | None, stop: threading.Event) -> None:
         self._job, self._options, self._watch, self._stop = job, job.options, watch, stop
@@ -60,7 +60,7 @@ class Run:
         self._trace = Trace()
 
     def __enter__(self) -> Run:
-        with contextlib.ExitStack() as endings:  # whatever fails on the way lets go of what was taken before
+        with contextlib.ExitStack() as endings:  # a failure releases the resources acquired before
             self._acquire(endings)
             self._prepare(endings)
             self._start(endings)
@@ -87,8 +87,11 @@ class Run:
             **self._totals.document(self._options.policy.policy, str(self._folder.path)),
             "restarts": outcome.restarts,
             "ended": str(outcome.ended),
-            "open": None if outcome.open is None else {name: one.to_json() for name, one in outcome.open.items()},
+            "open": None if outcome.open is None else {name: left.to_json() for name, left in outcome.open.items()},
             "given_up_batch": outcome.given_up,
+            "policy_failures": self._decider.failures,
+            "policy_failure": self._decider.first_failure,
+            "control_failures": self._loop.failures,
             "control_restarts": self._decider.restarts,
             "executor_seconds": round(fleet.executor_seconds if fleet else 0.0, 1) or None,  # in one process there are none
             "violation_ratio": self._totals.violation_ratio,
@@ -167,7 +170,7 @@ class Run:
         return dict(document["state"])
 
     def _about(self) -> dict[str, Any]:
-        """The run as it was asked for, for its folder."""
+        """The run's options, for its folder."""
         topology, asked, routing = self._job.topology, self._options, self._options.routing
         return {
             "topology": topology.name, "graph": str(topology), "stages": dict(topology.stages),

@@ -1,4 +1,4 @@
-"""The journal of a run: its folder, written beside the batches."""
+"""Writes the folder of a run while batches are processed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ log = logging.getLogger("springtide")
 
 
 class Fold(Protocol):
-    """Takes in batches one by one, in memory that does not grow with them."""
+    """Aggregates batches, in memory that does not grow with them."""
 
     def add(self, report: BatchReport) -> None: ...
 
 
 class FolderJournal:
-    """The run folder, written by a thread of its own so that no batch waits for it.
+    """Writes the run folder in a thread, so that no batch waits for it.
 
     The same thread adds each batch to ``folds``, so that the end of a run need not read the folder again: a line has 27 kB,
     and a month has millions.

@@ -1,4 +1,4 @@
-"""What a run leaves."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from springtide.errors import OptionError, nearest
 
 @dataclass(frozen=True)
 class Result:
-    """What a run left: its summary (as ``springtide run --json`` prints it), its folder, and the records of memory sinks."""
+    """A run's summary (as ``springtide run --json`` prints it), its folder, and the records of memory sinks."""
 
     summary: Mapping[str, Any]
     folder: Path

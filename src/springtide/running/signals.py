@@ -12,7 +12,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C finish the batch; a second one ends at once."""
+    """SIGTERM and Ctrl-C let the batch finish; a second one ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The data plane of a run: Spark in micro-batches. All that a run uses of it is here."""
+"""The data plane of a run: Spark in micro-batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from springtide.spark.state import store
 
 
 def check_session(topology: Topology, spark: SparkOptions) -> None:
-    """Refuse functions that cannot reach the workers, and a session that cannot work."""
+    """Refuse functions that cannot be pickled for the workers, and a session with unsuitable settings."""
     checks.check(topology)
     if spark.spark is not None:
         sessions.check(spark.spark, spark.dynamic)
@@ -36,7 +36,7 @@ def check_session(topology: Topology, spark: SparkOptions) -> None:
 
 
 def checked_state(topology: Topology, places: PlaceOptions) -> str | None:
-    """Where state shall lie, None for where it does. Refuses places that the run could not write to."""
+    """The new location of state, None to leave it in place. Refuses locations that the run cannot write to."""
     state = None if places.state is None else store.checked(places.state)
     if state is not None:
         if not topology.stateful:
@@ -47,17 +47,17 @@ def checked_state(topology: Topology, places: PlaceOptions) -> str | None:
 
 
 def acquired(root: Path, topology: Topology) -> Checkpoint:
-    """The checkpoint, locked; it is to be released."""
+    """The checkpoint, locked; the caller releases it."""
     checkpoint = Checkpoint(root)
     checkpoint.acquire(topology)
     return checkpoint
 
 
 class SparkPlane:
-    """Runs a job's batches: ``open`` starts Spark, ``follow`` returns when the run has ended, and says why; then ``close``."""
+    """Runs a job's batches: ``open`` starts Spark, ``follow`` waits for the end of the run, ``close`` ends Spark."""
 
     def __init__(self, job: Job, checkpoint: Checkpoint, log: Path, executors: Executors, stop: threading.Event) -> None:
-        """``log`` gets what Spark prints. ``executors`` get the cluster of every session."""
+        """``log``: the file for Spark's output. ``executors`` get the cluster of every session."""
         self._job, self._checkpoint, self._log, self._executors, self._stop = job, checkpoint, log, executors, stop
         self._options = job.options.spark
         self._cluster = contextlib.ExitStack()  # ends the threads of the cluster in use
@@ -65,7 +65,7 @@ class SparkPlane:
 
     @property
     def hashing(self) -> str:
-        """Marks how keys are hashed: groupings forget what they learned under another mark."""
+        """Identifies the hash of keys: groupings discard what they learned with another one."""
         return hashing_mark(routing_seed(self._checkpoint.secret()))
 
     @property
@@ -73,14 +73,14 @@ class SparkPlane:
         return [SourceActuator(self._checkpoint, self._job.topology)]
 
     def serve(self, plans: Plans) -> None:
-        """Take plans from there, and report there. Refuses a checkpoint whose state is incomplete."""
+        """Take plans from ``plans``, and report to it. Refuses a checkpoint whose state is incomplete."""
         self._driver = BatchPlane(
             self._job.topology, self._checkpoint, plans, self._job.groupings, self._new_session, self._stop,
             opened=self._employ, state=self._job.state, stall_after_s=self._job.options.stall_after_s,
         )  # fmt: skip
 
     def open(self) -> None:
-        """Start Spark. Whatever keeps it from starting is told in a line, with the file that has the rest."""
+        """Start Spark. An error names its cause in a line, and the file with Spark's output."""
         assert self._driver is not None
         try:
             self._driver.open()
@@ -96,7 +96,7 @@ class SparkPlane:
     def close(self) -> None:
         """End the cluster's threads and the query, and the session unless it is the caller's."""
         assert self._driver is not None
-        with contextlib.ExitStack() as endings:  # the last first, each whatever becomes of the others
+        with contextlib.ExitStack() as endings:  # the last first, each even if another fails
             endings.callback(self._driver.close, stop_session=self._options.spark is None)
             endings.callback(self._cluster.close)
 
@@ -110,7 +110,7 @@ class SparkPlane:
         )  # fmt: skip
 
     def _employ(self, session: Any) -> None:
-        self._cluster.close()  # of a session whose driver died
+        self._cluster.close()  # the cluster of a session whose driver died
         elastic = self._options.elastic and not clusters.is_local(session)
         cores = clusters.cores_each(session) if elastic else 1
         limits = Limits(self._options.min_executors, math.ceil(self._max_slots / cores), cores)

@@ -1,4 +1,4 @@
-"""The thread that shows a run's snapshots to a view."""
+"""A thread that passes a run's snapshots to a view."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from springtide.control.loop import ControlLoop
 from springtide.model.snapshot import Snapshot
 
-LOOK_S = 0.5
+POLL_S = 0.5
 Watch = Callable[[Snapshot, float], None]
-"""Gets every snapshot, with the seconds since the start; for views."""
+"""Gets every snapshot, with the seconds since the start."""
 
 
 @contextlib.contextmanager
 def watching(loop: ControlLoop, watch: Watch | None) -> Iterator[None]:
-    """Show every new snapshot while the run goes on."""
+    """Pass snapshots to ``watch`` during the run."""
     if watch is None:
         yield
         return
@@ -25,7 +25,7 @@ def watching(loop: ControlLoop, watch: Watch | None) -> Iterator[None]:
     started = time.monotonic()
 
     def show() -> None:
-        while not over.wait(LOOK_S):
+        while not over.wait(POLL_S):
             if loop.snapshot is not None:
                 watch(loop.snapshot, time.monotonic() - started)
 

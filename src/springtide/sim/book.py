@@ -1,4 +1,4 @@
-"""What is written down of the records that leave for good, and what the numbers say in the end."""
+"""Counters of the records that leave the network, and the statistics from them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BINS_PER_OCTAVE, OCTAVES, LEAST = 128, 64, -30
 """Latencies from 2⁻³⁰ s on, 128 bins for each doubling: a bin is 0.4 to 0.8 % wide."""
 
 _MOST_SECONDS = 10_000_000
-"""What comes after this counts for the last of them."""
+"""Limit of the seconds that are counted apart; later records count for the last one."""
 
 
 class Book(NamedTuple):
-    """What is written down of records that leave for good."""
+    """Counters of the records that leave the network."""
 
     latency: Floats  # room for those of one step
     bins: Ints  # the histogram of latencies since the last snapshot

@@ -1,4 +1,4 @@
-"""What a micro-batch of Spark's takes besides the operators' work: fixed times, and how they are fitted to a real run.
+"""The fixed times of a Spark micro-batch besides the operators' work, and their fit to a real run.
 
 A batch of L stages, with n records and m tasks in all, is modelled to take
 
@@ -82,7 +82,7 @@ def fit(stages: Mapping[str, int], reports: Sequence[BatchReport]) -> Constants:
 
 
 def _pause_s(report: BatchReport) -> float:
-    """How long the trigger held the next batch back."""
+    """The time by which the trigger delayed the next batch."""
     return max(0.0, report.plan.trigger_s - report.duration_s)
 
 

@@ -150,7 +150,7 @@ def _inputs(
 ) -> tuple[tuple[str, int], ...]:
     """How much came from each producer: as was counted, or, where those are folded into others, of each as much."""
     counted = [sent.get((producer, name), 0) for producer in producers]
-    shares = [one / sum(counted) if sum(counted) else 1 / len(counted) for one in counted]
+    shares = [count / sum(counted) if sum(counted) else 1 / len(counted) for count in counted]
     return tuple((producer, round(rows_in * share)) for producer, share in zip(producers, shares, strict=True))
 
 

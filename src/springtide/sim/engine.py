@@ -55,11 +55,11 @@ class Engine:
         self.arrived: dict[str, Counter[int]] = {source.name: Counter() for source in model.sources}  # in which second
         self._came, self._read = Counter[str](), Counter[str]()  # records that arrived at each source, and that it handed on
         visits = [model.visits(source, seed) for source in model.sources]
-        self._exiting = [sum(one[operator.name] for operator in model.exits) for one in visits]
+        self._exiting = [sum(counts[operator.name] for operator in model.exits) for counts in visits]
         shares = np.array([max(source.steps.values) for source in model.sources])
         shares = shares / (shares.sum() or 1.0)
         self._visits = {
-            name: sum(share * one[name] for share, one in zip(shares, visits, strict=True)) for name in self.stations
+            name: sum(share * counts[name] for share, counts in zip(shares, visits, strict=True)) for name in self.stations
         }
         self._gates = [Gate(source.queue_limit) for source in model.sources]
         self._closed, self._room = False, _FOR_EVER

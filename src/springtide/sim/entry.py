@@ -1,4 +1,4 @@
-"""``simulate``: a model or a topology, a policy and a grouping, put together on a simulated cluster."""
+"""``simulate``: run a model or a topology with a policy and a grouping on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -53,17 +53,16 @@ def simulate(
     starting: str | float = 0.0, guards: Sequence[str] = (), learned: State | None = None, progress: Progress | None = None,
     grant: str | None = None, managers: str = "", shed_after: str | float | None = None, queue_limit: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """Simulate a model in numbers, or a topology, whose costs are then measured or read from the file ``costs``.
+    """Simulate a model, or a topology, whose costs are measured or read from the file ``costs``.
 
-    It ends when ``records`` of each source came and left, or after ``duration``, or when the rate ends. Without a
-    ``policy`` the model's replicas stay as they are. ``trace`` replaces the sources' rates, ``arrivals`` how records come
-    within a step of them. Records created before ``warmup`` is over are not measured. The same arguments give the same
-    result, but for measured costs. In micro-batch mode ``begin`` is when the first batch may start, ``trigger`` the least time
-    between two, and Spark's ``constants`` come from the file ``costs``, if they are not given. ``r_over``: how many replicas
-    would be too many at any time, as the papers have it, to which the saved resources are in proportion. ``starting``: how
-    long a new replica takes to come. ``guards`` stand between the policy and the plan; ``learned`` is the policy's state to
-    begin with. ``shed_after``: a record that is older when it would be served is removed; ``queue_limit``: when more wait for
-    a replica, the oldest of them is; both in continuous mode.
+    It ends when ``records`` of each source have left, after ``duration``, or when the rate ends. Without a ``policy`` the
+    replicas do not change. ``trace`` replaces the sources' rates, ``arrivals`` the distribution of records within a step of the
+    rate. Records created during ``warmup`` are not measured. The same arguments give the same result, except if costs are
+    measured. In micro-batch mode ``begin`` is the earliest start of the first batch, ``trigger`` the minimum time between
+    batches, and Spark's ``constants`` are by default read from the file ``costs``. ``r_over``: replicas that suffice at any
+    time, the papers' base of the saved resources. ``starting``: the start-up time of a new replica. ``guards`` limit what the
+    policy requests; ``learned`` is its initial state. In continuous mode, ``shed_after`` drops records that are older when a
+    replica is free for them, and ``queue_limit`` drops the oldest when more wait for a replica.
     """
     how = ModeOptions(mode, reconfiguration, warmup, by_record, begin, trigger, constants)
     asked = SimulationOptions(
@@ -129,7 +128,7 @@ def _shedding(model: Model, asked: Shedding) -> Model:
     """The model with what PSPS leaves out: its t_out, and its queue limit at every operator."""
     operators = model.operators
     if asked.queue_limit is not None:
-        operators = tuple(replace(one, queue_limit=asked.queue_limit) for one in operators)
+        operators = tuple(replace(operator, queue_limit=asked.queue_limit) for operator in operators)
     return replace(model, timeout_s=model.timeout_s if asked.timeout_s is None else asked.timeout_s, operators=operators)
 
 
@@ -139,9 +138,9 @@ def _groupings(model: Model, asked: SimulationOptions) -> dict[str, Any]:
     shared = {o.name for o in model.operators if o.queue == "shared" and not in_batches}
     wanted = {o.name: "full-knowledge" if o.name in shared else o.grouping or routing.grouping for o in model.operators}
     settings = routing.grouping_settings or {}
-    groupings = {name: _grouping(one, {} if name in shared else settings) for name, one in wanted.items()}
-    for one in groupings.values():
-        (_check_batched if in_batches else _check_continual)(one)
+    groupings = {name: _grouping(chosen, {} if name in shared else settings) for name, chosen in wanted.items()}
+    for grouping in groupings.values():
+        (_check_batched if in_batches else _check_continual)(grouping)
     return groupings
 
 

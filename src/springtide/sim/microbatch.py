@@ -115,7 +115,7 @@ class MicroBatches:
         count = itertools.count()  # a task's number is its place in the stage, whatever the operator
         for operator in operators:
             parts = self._parts(operator, plan, routes, coming[operator.name])
-            told = []
+            measured = []
             for number, (part, factors) in enumerate(zip(parts, self._factors(operator, parts, at), strict=True)):
                 seconds = np.empty(len(part.at))
                 operator.cost.draw(self._random[operator.name], part.item, seconds)
@@ -127,9 +127,9 @@ class MicroBatches:
                 last = max(last, end)
                 tasks += _reports(operator, next(count), len(part.at), begin, end)
                 if isinstance(self._groupings[operator.name], Learner) and len(part.at):
-                    told.append(TaskCosts.of(number, _keys(operator, part), seconds))
-            if told:
-                costs[operator.name] = tuple(told)
+                    measured.append(TaskCosts.of(number, _keys(operator, part), seconds))
+            if measured:
+                costs[operator.name] = tuple(measured)
             self._send(operator.name, parts, coming)
         return last
 
@@ -147,7 +147,7 @@ class MicroBatches:
         phase = np.searchsorted(np.maximum.accumulate(begins), place, side="right") if begins else np.zeros(count, dtype=int)
         edges = np.cumsum([len(part.at) for part in parts])[:-1]
         return [
-            np.array([one.factors[task] if task < len(one.factors) else 1.0 for one in phases])[own]
+            np.array([phase.factors[task] if task < len(phase.factors) else 1.0 for phase in phases])[own]
             for task, own in enumerate(np.split(phase, edges))
         ]
 
@@ -221,7 +221,7 @@ def _keys(operator: Operator, batch: Batch) -> Hashes:
 
 
 def _reports(operator: Operator, task: int, rows: int, begin: float, end: float) -> list[TaskReport]:
-    """One for each operator that is folded into this one."""
+    """A report for each operator that is folded into this one."""
     return [
         TaskReport(name, task, round(rows * per), round(rows * per), 0, (end - begin) * share, begin, end)
         for name, share, per in operator.folded

@@ -137,7 +137,7 @@ class Operator:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        return tuple(one if isinstance(one, Edge) else Edge(one) for one in self.inputs)
+        return tuple(edge if isinstance(edge, Edge) else Edge(edge) for edge in self.inputs)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Model:
         size, chances = None, np.ones(1)
         if source.items is not None:
             size, chances = source.items.size, chances_of(source.items, generator(seed, f"items of {source.name}"))
-        by_item: dict[str, float | npt.NDArray[np.float64]] = {one.name: float(one is source) for one in self.sources}
+        by_item: dict[str, float | npt.NDArray[np.float64]] = {other.name: float(other is source) for other in self.sources}
         for operator in self.operators:
             by_item[operator.name] = sum((by_item[edge.source] * edge.of(size) for edge in operator.edges), 0.0)
         return {name: float(np.sum(each * chances)) for name, each in by_item.items()}

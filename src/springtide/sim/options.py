@@ -1,4 +1,4 @@
-"""What a simulation is asked for: frozen groups of options, those of runs and those of its two modes."""
+"""The options of simulations, in frozen groups: those of runs, and those of the two modes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from springtide.sim.rules import Reconfiguration
 
 MODES = ("continuous", "micro-batch")
 NO_LIMIT = 100_000
-"""On slots: more than any cluster has."""
+"""Maximum of slots without ``max_slots``: more than any cluster has."""
 BATCH_SLOTS = 8
-"""In micro-batches, unless ``max_slots`` says more: as many as a run has."""
+"""Default of ``max_slots`` in micro-batch mode: the default of a run."""
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What comes: a rate instead of the sources' own, how records come within a step of it, and the file of their costs."""
+    """The load: a rate that replaces the sources' own, the arrivals within a step of it, and the file of the records' costs."""
 
     trace: str | Path | Rate | float | None = None
     arrivals: Literal["even", "poisson"] | None = None
@@ -59,7 +59,7 @@ class LoadOptions:
 
 
 def modelled(what: Model | Topology, rate: Rate | None, costs: str | Path | None) -> Model:
-    """What is to be simulated, in numbers: a topology's costs are measured, or read from a file."""
+    """The model to simulate. A topology's costs are measured, or read from a file."""
     if isinstance(what, Topology):
         from springtide.sim.profile import model_of
 
@@ -73,9 +73,9 @@ def modelled(what: Model | Topology, rate: Rate | None, costs: str | Path | None
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """Which policy decides, by its name or itself, and what guards and grants it. Without a policy the degrees stay.
+    """The policy (a name or an object), its guards and its granting policy. Without a policy the degrees do not change.
 
-    ``learned``: the state to begin with.
+    ``learned``: the initial state.
     """
 
     policy: str | ScalePolicy | None = None
@@ -89,14 +89,14 @@ class PolicyOptions:
         bound = self.policy == Clairvoyant.name or isinstance(self.policy, Clairvoyant | Foreseen)
         if bound and (self.guards or self.grant is not None):
             option = "guards" if self.guards else "grant"
-            raise OptionError(f"'clairvoyant' is a bound, which nothing stands in the way of; leave {option} out")
+            raise OptionError(f"'clairvoyant' is a theoretical bound without guards and grants; leave {option} out")
         if self.settings and not isinstance(self.policy, str):
             raise OptionError(
                 f"settings={dict(self.settings)!r} are for a policy by its name; give them to {self.policy!r} itself"
             )
 
     def chosen(self, operators: Sequence[str]) -> Chosen | None:
-        """The policy behind its guards, and the state that it begins with."""
+        """The policy behind its guards, with its initial state."""
         made = self._made(operators)
         if made is None or self.learned is None:
             return made
@@ -104,7 +104,7 @@ class PolicyOptions:
         return replace(made, state={"policy": self.learned, "guards": {}} if without_guards else self.learned)
 
     def granting(self) -> GrantPolicy | None:
-        """What grants executors; in batches."""
+        """The granting policy of executors, in micro-batch mode."""
         return None if self.grant is None else named("grant", self.grant)
 
     def _made(self, operators: Sequence[str]) -> Chosen | None:
@@ -116,14 +116,14 @@ class PolicyOptions:
         if self.policy is None:
             return None
         policy = self.policy if managed is None else managed(self.policy)
-        policy = Guarded(policy, tuple(named("guard", one) for one in self.guards)) if self.guards else policy
+        policy = Guarded(policy, tuple(named("guard", guard) for guard in self.guards)) if self.guards else policy
         scale.check(policy, operators)
         return Chosen(policy)
 
 
 @dataclass(frozen=True)
 class GroupingOptions:
-    """How operators that leave it open route, by a grouping's name or the grouping itself."""
+    """The grouping (a name or an object) of operators that name none."""
 
     grouping: str | Grouping | Continual = "tide"
     grouping_settings: Mapping[str, object] | None = None
@@ -139,7 +139,7 @@ def name_of(grouping: Any) -> str:
 
 @dataclass(frozen=True)
 class ModeOptions:
-    """The mode, and what only one of the modes has."""
+    """The mode, and the options of one mode only."""
 
     mode: str = "continuous"
     reconfiguration: str | Reconfiguration = "none"
@@ -168,7 +168,7 @@ class ModeOptions:
 
     @cached_property
     def change(self) -> Reconfiguration:
-        """What a change of degrees costs."""
+        """The cost of a change of degrees."""
         asked = self.reconfiguration
         return Reconfiguration(asked) if isinstance(asked, str) else asked  # type: ignore[arg-type]  # which checks it
 
@@ -183,7 +183,7 @@ class ModeOptions:
     def goals(
         self, target: Duration | None = None, interval: Duration = 1.0, max_slots: int | None = None, starting: Duration = 0.0
     ) -> Goals:
-        """``starting``: how long a new replica takes to come."""
+        """``starting``: the start-up time of a new replica."""
         return options.goals(
             target, self.trigger or 0.0, interval, max_slots or (BATCH_SLOTS if self.in_batches else NO_LIMIT),
             seconds(starting, "starting"), None if self.change.kind == "none" else self.change.seconds,
@@ -192,7 +192,7 @@ class ModeOptions:
 
 @dataclass(frozen=True)
 class SpanOptions:
-    """How long it takes: a time, or until this many records of each source came and left; else until the rate ends."""
+    """The end: after a time, or when this number of records of each source has left; else when the rate ends."""
 
     duration_s: float | None = None
     records: int | None = None
@@ -210,7 +210,7 @@ def replicas_over(r_over: int | None = None) -> int | None:
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """All that a simulation is asked for. ``r_over``: the replicas that would be too many at any time."""
+    """All options of a simulation. ``r_over``: replicas that suffice at any time, the base of the saved resources."""
 
     load: LoadOptions
     policy: PolicyOptions
@@ -233,7 +233,7 @@ class SimulationOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SimulationOptions:
-        """From values under the names of the keywords of ``springtide.sim.simulate``, as a command line has them."""
+        """From a command line's values, named as the keywords of ``springtide.sim.simulate``."""
         names = inspect.signature(ModeOptions).parameters
         mode = ModeOptions(**{name: value for name, value in given.items() if name in names})
         rest = {name: value for name, value in given.items() if name not in names}

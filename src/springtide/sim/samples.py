@@ -51,30 +51,30 @@ def read(topology: Topology, path: str | Path) -> Samples:
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-        told = {str(name): dict(entry) for name, entry in document["operators"].items()}
+        operators = {str(name): dict(entry) for name, entry in document["operators"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         form = '{"operators": {name: {"seconds": 0.001, "rows": 1}}}'
         raise OptionError(f"costs: {str(path)!r} cannot be read as JSON of the form {form}: {fault!r}") from None
     wanted = [operator.name for operator in topology.scalable]
-    for name in told:
+    for name in operators:
         if name not in wanted:
             raise OptionError(
                 f"costs: {path} tells of {name!r}, which is no operator of {topology.name!r}; {nearest(name, wanted)}"
             )
     working = [operator.name for operator in topology.scalable if operator.kind is not Kind.SINK]
     for name in working:
-        if "seconds" not in told.get(name, {}):
+        if "seconds" not in operators.get(name, {}):
             raise OptionError(f"costs: {path} does not tell the seconds of {name!r}; it has to for {', '.join(working)}")
     if len(topology.sources) > 1:
         raise OptionError(f"costs: {topology.name!r} has {len(topology.sources)} sources; a file of costs is for one")
-    lengths = {len(value) for entry in told.values() for value in entry.values() if isinstance(value, list)}
+    lengths = {len(value) for entry in operators.values() for value in entry.values() if isinstance(value, list)}
     if len(lengths) > 1 or 0 in lengths:
         raise OptionError(f"costs: {path} has lists of {sorted(lengths)} samples; all of them have the same length, 1 or more")
     count = lengths.pop() if lengths else 1
 
     def column(name: str, what: str, default: float) -> Floats:
         try:
-            made = np.broadcast_to(np.array(told.get(name, {}).get(what, default), dtype=np.float64), count).copy()
+            made = np.broadcast_to(np.array(operators.get(name, {}).get(what, default), dtype=np.float64), count).copy()
         except (ValueError, TypeError):
             made = np.full(1, np.nan)
         if not (np.isfinite(made).all() and (made >= 0).all()):
@@ -82,9 +82,11 @@ def read(topology: Topology, path: str | Path) -> Samples:
         return made
 
     keys = {
-        name: key_hashes(pa.record_batch({"key": entry["keys"]}), ("key",)) for name, entry in told.items() if "keys" in entry
+        name: key_hashes(pa.record_batch({"key": entry["keys"]}), ("key",))
+        for name, entry in operators.items()
+        if "keys" in entry
     }
-    for name, entry in told.items():
+    for name, entry in operators.items():
         if "hashes" in entry:
             keys[name] = _hashes(path, name, entry["hashes"])
     rows = {name: column(name, "rows", 1.0) for name in wanted}

@@ -59,8 +59,8 @@ class Store:
         if self._head == 0 and columns is self._columns:
             return
         for name in Rows._fields:
-            kept = self.count if name in _COMING or name in self.carried else self.known
-            getattr(columns, name)[:kept] = getattr(self.rows, name)[:kept]
+            rows = self.count if name in _COMING or name in self.carried else self.known
+            getattr(columns, name)[:rows] = getattr(self.rows, name)[:rows]
         self._columns, self._head = columns, 0
         self._look()
 

@@ -1206,8 +1206,8 @@ def test_settings_in_a_file_of_properties_are_the_users(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--master", "yarn"], "no application"),
-        (["--target"], "wants a value"),
-        (["app.jar"], "no Python file"),
+        (["--target"], "needs a value"),
+        (["app.jar"], "not a Python file"),
         (["missing.py"], "no file"),
         (["--policy", "tiide", "APP"], "did you mean 'tide'"),
         (["--set", "late_prise=3", "APP"], "late_price"),

@@ -630,7 +630,7 @@ def test_a_key_is_found_by_all_its_columns(case: Case) -> None:
     assert shown(case.root, "--key", "r2", "--key", "2")["found"] is False  # it was forgotten
     assert shown(case.root, "--key", '"null"', "--key", "0")["found"] is False
     text = invoked("show", case.root, "--key", "zz", "--key", "5").stdout
-    assert 'nothing is remembered of the key route="zz", day=5' in text
+    assert 'there is no state of the key route="zz", day=5' in text
 
 
 def test_every_key_is_found_in_its_shard(case: Case) -> None:
@@ -646,7 +646,7 @@ def test_every_key_is_found_in_its_shard(case: Case) -> None:
     ("arguments", "message"),
     [
         (["kep"], "no stateful operator 'kep' in checkpoint .*did you mean 'keep'"),
-        (["--key", "r1"], "--key is there 1 times, but the key of 'keep' has 2 columns; give --key ROUTE --key DAY"),
+        (["--key", "r1"], "--key is given 1 times, but the key of 'keep' has 2 columns; give --key ROUTE --key DAY"),
         (["--key", "r1", "--key", "x"], "--key: column 'day': 'x' came, wanted int64"),
     ],
 )
@@ -1070,7 +1070,7 @@ def test_several_operators_are_seeded_one_after_the_other(tmp_path: Path) -> Non
     seeded(made, "once", tmp_path / "once.csv", root, 0, accept_recount=True)
     seeded(made, "keep", tmp_path / "keep.json", root, 0, accept_recount=True)
     assert {name: stored.catalog.keys for name, stored in stored_states(root).items()} == {"once": 2, "keep": 1}
-    assert "of which operator? Name one of once, keep" in invoked("show", root, "--key", "a", code=2).stderr
+    assert "--key needs an operator; name one of once, keep" in invoked("show", root, "--key", "a", code=2).stderr
     assert shown(root, "once", "--key", "a")["found"] is True
     assert {one["operator"]: one["keys"] for one in shown(root)["operators"]} == {"once": 2, "keep": 1}
 

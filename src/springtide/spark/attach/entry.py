@@ -1,4 +1,4 @@
-"""Everything that is checked before a query is attached to, and what is put together then."""
+"""Checks a query and the options, and starts the attachment."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from springtide.spark.driver import clusters
 from springtide.spark.private import status
 
 SHARED = "_springtide_attached"
-"""Where a context keeps what its queries share: it lives as long as the context does, and no longer."""
+"""The attribute of a Spark context with the ``Attached`` of its queries, which thus ends with the context."""
 
 _MAKING = threading.Lock()  # queries may be attached to by several threads
 
 
 @dataclass
 class Attached:
-    """What the queries of one application share: its executors, and that each is attached to once."""
+    """Shared by the queries of an application: its executors, and the attachment of each query."""
 
     executors: SharedExecutors
     by_query: WeakValueDictionary[str, Attachment] = field(default_factory=WeakValueDictionary)
@@ -38,10 +38,10 @@ class Attached:
 
 
 def begin(query: Any, given: Mapping[str, Any], clock: Clock) -> Attachment:
-    """Check, put together and start. ``given``: what ``springtide.attach`` was called with; empty where nobody called it.
+    """Check the query and the options, and start an attachment. ``given``: the arguments of ``springtide.attach``.
 
-    That is with ``springtide submit``, which attaches by itself: it stays away from a query that the application has attached
-    to, and gives way when the application does so later.
+    They are empty for ``springtide submit``, which attaches to each query unless the application has, and whose attachment ends
+    when the application attaches later.
     """
     check_query(query)
     session = status.QuerySession(query)
@@ -67,7 +67,7 @@ def begin(query: Any, given: Mapping[str, Any], clock: Clock) -> Attachment:
 
 
 def check_once(query: Any, earlier: Attachment) -> None:
-    """Refuse a second attachment: what one wants, the other would undo. What ``springtide submit`` made gives way."""
+    """Refuse a second attachment, which would undo the first one's changes, unless ``springtide submit`` made the first."""
     if not earlier.automatic:
         raise OptionError(
             f"query {query.name or query.id} is attached to already, and two would undo what the other does; call detach() of"
@@ -78,7 +78,7 @@ def check_once(query: Any, earlier: Attachment) -> None:
 def _goal(
     session: Any, conf: Mapping[str, str], options: AttachOptions, trigger_s: float | None, executors: SharedExecutors
 ) -> Goal:  # fmt: skip
-    """What is wanted, and refused if the application cannot have it."""
+    """The goal; refused if the application cannot reach it."""
     if trigger_s is None:
         raise SetupError("this query has no micro-batches (a continuous or real-time trigger), so none can be measured")
     target_s = reading.target_s(options.target, trigger_s)
@@ -103,7 +103,7 @@ def _goal(
 
 
 def check_query(query: Any) -> None:
-    """Refuse what is no classic query, or has ended."""
+    """Refuse an object that is not an active query of classic Spark."""
     if "connect" in type(query).__module__:
         raise SetupError(
             "this query runs on Spark Connect, which does not let a client ask for executors; attach where the driver runs,"
@@ -118,13 +118,13 @@ def check_query(query: Any) -> None:
 
 
 def begun_with(conf: Mapping[str, str], there: int) -> int:
-    """How many executors the application has, or was promised when it started and will get."""
+    """The number of executors that the application has, or requested at its start and will get."""
     room = _room(conf)
     return max(1, int(conf.get("spark.executor.instances", "0")) if room is None else room, there)
 
 
 def check_room(conf: Mapping[str, str], most: int, option: str) -> None:
-    """Refuse more executors than the application may ever have. ``option``: which option asks for them."""
+    """Refuse more executors than the application may have. ``option``: the option that requests them."""
     room = _room(conf)
     if room is not None and most > room:
         each = conf["spark.executor.cores"]
@@ -135,7 +135,7 @@ def check_room(conf: Mapping[str, str], most: int, option: str) -> None:
 
 
 def _room(conf: Mapping[str, str]) -> int | None:
-    """The executors that a standalone cluster lets the application have; None: any number, as on other clusters."""
+    """The limit of a standalone cluster on the application's executors; None without a limit, as on other clusters."""
     allowed, each = conf.get("spark.cores.max"), conf.get("spark.executor.cores")
     if not allowed or not each or conf.get("spark.master", "").startswith(("yarn", "k8s")):
         return None

@@ -10,28 +10,28 @@ from springtide.spark.attach.batches import QueryBatch
 
 
 class WatchedQuery(Protocol):
-    """What is seen of a query."""
+    """A query as an attachment sees it."""
 
     name: str
 
     def ended(self) -> str | None:
-        """Why it is no longer active; None while it is."""
+        """The reason why it is no longer active; None while it is active."""
         ...
 
     def new_batches(self) -> list[QueryBatch]:
-        """Those that ended since the last time, the oldest first; when asked first, the last one."""
+        """The batches that ended since the last call, the oldest first; the last batch at the first call."""
         ...
 
     def idle(self) -> bool:
-        """Whether, when new batches were last asked for, it had found nothing to read, and none ran or was yet to be told."""
+        """Whether, at the last call of ``new_batches``, it had nothing to read and no batch was running or unreported."""
         ...
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted of an attachment. ``before``: the executors of the application; ``slots``: the tasks they run.
+    """The goal of an attachment. ``before``: the application's own executors; ``slots``: the tasks that they run at a time.
 
-    ``grows``: nobody said how many executors there may be, so there may be as many as the application has by itself.
+    ``grows``: the maximum was not given, so it is the number of the application's own executors.
     """
 
     policy: str
@@ -45,6 +45,6 @@ class Goal:
     grows: bool = False
 
     def with_executors(self, before: int) -> Goal:
-        """When more of the application's own executors have come than were there when it was attached to."""
+        """The goal after more of the application's own executors have started."""
         limits = replace(self.limits, most=max(self.limits.most, before)) if self.grows else self.limits
         return replace(self, limits=limits, before=before, slots=before * limits.cores)

@@ -1,4 +1,4 @@
-"""How a query is to be scaled: from arguments, and from ``spark.springtide.*`` for what they leave open."""
+"""The options of an attachment: from arguments, else from ``spark.springtide.*``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from springtide.policy.scale.tide.replay import BATCH_LATENCY
 
 PREFIX = "spark.springtide."
 POLICY = "policy."
-"""How the name of a policy's parameter begins, after the prefix."""
+"""Prefix of a policy's parameters, after ``PREFIX``."""
 NAMES = ("policy", "target", "min-executors", "max-executors", "interval", "dry-run", "guards")
 DEFAULT_POLICY = "tide"
 TRIGGER = "trigger"
-"""The target that batches take no longer than the trigger interval."""
+"""The value of ``target`` for batches that take no longer than the trigger interval."""
 DEFAULT_TARGET_S = 5.0
-"""Where neither a target nor a trigger interval is set: batches of Spark's alone take from 0.2 to 2 s."""
+"""The target if neither a target nor a trigger interval is set: Spark's own batches take from 0.2 to 2 s."""
 
 
 @dataclass(frozen=True)
 class AttachOptions:
-    """What an attachment is asked for. ``target`` and ``max_executors``: None where the query and its application decide."""
+    """The options of an attachment. ``target``, ``max_executors``: None if the query and its application determine them."""
 
     policy: Spec = field(default_factory=spec)
     target: Duration | None = None
@@ -36,12 +36,12 @@ class AttachOptions:
     dry_run: bool = False
 
     def of_query(self, name: str) -> Spec:
-        """The policy's specification; the query is the one operator that it may name."""
+        """The policy's specification; the query is the only operator that it may name."""
         return replace(self.policy, operators=(name,))
 
 
 def read(conf: Mapping[str, str], given: Mapping[str, Any]) -> AttachOptions:
-    """Options from Spark's settings, above which go the arguments that are not None.
+    """Options from Spark's settings; arguments that are not None override them.
 
     >>> read({"spark.springtide.policy": "ds2", "spark.springtide.policy.margin": "0.2"}, {"max_executors": 4}).policy.settings
     {'margin': '0.2'}
@@ -71,7 +71,7 @@ def read(conf: Mapping[str, str], given: Mapping[str, Any]) -> AttachOptions:
 
 
 def target_s(target: Duration | None, trigger_s: float) -> float:
-    """The latency that is wanted. A batch that takes as long as the trigger interval has records wait one and a half."""
+    """The latency target. If batches take as long as the trigger interval, records wait one and a half intervals."""
     if target is None:
         return BATCH_LATENCY * trigger_s if trigger_s > 0 else DEFAULT_TARGET_S
     if target == TRIGGER:
