@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from springtide.control.plane.spec import Spec, make
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.control.plans import Goals
 from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
@@ -71,7 +71,7 @@ def goals(
 ) -> Goals:  # fmt: skip
     """The latency that is wanted, the least time between batches, the time between decisions, and the most slots."""
     return Goals(
-        Bounds(max_slots), optional_s(target, "target"), seconds(trigger, "trigger"), positive_s(interval, "interval"),
+        SlotLimit(max_slots), optional_s(target, "target"), seconds(trigger, "trigger"), positive_s(interval, "interval"),
         starting_s, pause_s,
     )  # fmt: skip
 

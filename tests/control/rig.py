@@ -12,7 +12,7 @@ from springtide.control.fleet import Fleet, Limits
 from springtide.control.intake import Intake
 from springtide.control.loop import ControlLoop
 from springtide.control.monitor import Monitor
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.control.plans import Goals, Plans, World
 from springtide.control.ports import Actuator, Clock, Cluster, Journal, Measuring
 from springtide.control.routing import Routing
@@ -78,7 +78,7 @@ class Rig:
 
 
 def rig(
-    topology: Topology, policy: Any, *, bounds: Bounds, read_limit: ReadLimit | None, trigger_s: float, interval_s: float,
+    topology: Topology, policy: Any, *, bounds: SlotLimit, read_limit: ReadLimit | None, trigger_s: float, interval_s: float,
     clock: Clock, actuators: Sequence[Actuator], journal: Journal, routing: Routing | None = None, seed: int = 0,
     monitor: Measuring | None = None, target_s: float | None = None, starting_s: float | None = None,
     pause_s: float | None = None, learned: State | None = None, keep: Callable[[State], None] | None = None,

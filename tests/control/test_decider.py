@@ -19,8 +19,8 @@ from control.rig import Rig, rig
 from springtide.control import planner
 from springtide.control.decider import SAVE_EVERY_S
 from springtide.control.monitor import Monitor
-from springtide.control.planner import Bounds
-from springtide.control.switch import Fixed, Mode
+from springtide.control.planner import SlotLimit
+from springtide.control.switch import FixedMode, Mode
 from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport, TaskReport
@@ -35,7 +35,7 @@ from springtide.policy.trial import fault_of
 NOW = 1_700_000_000.25
 """Seconds since 1970, as creation times are."""
 
-DRY = Fixed(Mode.DRY_RUN)
+DRY = FixedMode(Mode.DRY_RUN)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Counting:
 def loop_of(policy: Any, topology: Topology | None = None, max_slots: int = 8, **options: Any) -> tuple[Rig, Steps, Memory]:
     clock, memory = Steps(), Memory()
     loop = rig(
-        topology or line(), policy, bounds=Bounds(max_slots), read_limit=None, trigger_s=0.0, interval_s=1.0, clock=clock,
+        topology or line(), policy, bounds=SlotLimit(max_slots), read_limit=None, trigger_s=0.0, interval_s=1.0, clock=clock,
         actuators=[memory], journal=memory, **options,
     )  # fmt: skip
     return loop, clock, memory
@@ -207,7 +207,7 @@ def test_a_state_that_fails_at_its_first_use_is_given_up(damaged: Any, caplog: p
     assert loop.learned == {"asked": 3}
     assert loop.failures == 0
     (told,) = caplog.messages
-    assert "policy counting cannot go on from what it learned before" in told and "it begins anew" in told
+    assert "policy counting cannot use its saved state" in told and "it starts without it" in told
 
 
 def test_also_when_only_the_first_measurement_makes_it_fail(caplog: pytest.LogCaptureFixture) -> None:
@@ -364,7 +364,7 @@ def test_a_policy_that_always_fails_is_not_the_states_fault() -> None:
 
 def test_a_state_that_is_no_json_leaves_the_old_file(tmp_path: Path) -> None:
     write_state(tmp_path / "s.json", "tide", {"a": 1.0})
-    with pytest.raises(OptionError, match="what policy 'tide' learned is no JSON"):
+    with pytest.raises(OptionError, match="the state of policy 'tide' is not JSON"):
         write_state(tmp_path / "s.json", "tide", {"a": float("nan")})
     assert json.loads((tmp_path / "s.json").read_text())["state"] == {"a": 1.0}
 
@@ -481,7 +481,7 @@ def test_the_only_source_is_known_by_the_batch() -> None:
 @given(some.integers(1, 60), some.one_of(some.none(), some.integers(1, 9)))
 def test_filled_uses_all_slots_as_evenly_as_can_be(max_slots: int, parallelism: int | None) -> None:
     topology = line(grouping="auto", parallelism=parallelism) if parallelism else line()
-    bounds = Bounds(max_slots)
+    bounds = SlotLimit(max_slots)
     degrees = planner.filled(topology, bounds)
     limits = {o.name: min(o.parallelism or max_slots, max_slots) for o in topology.scalable}
     assert all(1 <= degrees[name] <= limit for name, limit in limits.items())

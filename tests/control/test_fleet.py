@@ -667,11 +667,11 @@ def test_an_errand_that_fails_is_told_once_and_the_next_is_done(
     until(lambda: not running())
     assert backend.did == [13, 13, 4, 13, 13]  # once more at the end
     # the first, and the one after it went well
-    assert caplog.messages == ["the cluster did not do what it was asked: ConnectionError('no')"] * 2
+    assert caplog.messages == ["the cluster manager did not carry out a request: ConnectionError('no')"] * 2
 
 
 def test_executors_are_ready_when_warming_up_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "LOOK_S", 0.001)
+    monkeypatch.setattr(clusters, "WATCH_INTERVAL_S", 0.001)
     cluster, backend, running = spark_cluster(monkeypatch)
     until(lambda: backend.warmed == ["0"])
     backend.broken = True
@@ -683,7 +683,7 @@ def test_executors_are_ready_when_warming_up_has_failed(monkeypatch: pytest.Monk
 
 def test_what_failed_is_asked_again_and_no_thread_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The manager is away for three answers: to the number, to the number again, and to who is to go."""
-    monkeypatch.setattr(clusters, "AGAIN_S", 0.001)
+    monkeypatch.setattr(clusters, "RETRY_AFTER_S", 0.001)
     cluster, backend, running = spark_cluster(monkeypatch, warm=False)
     assert not running()
     backend.failures = 3
@@ -698,19 +698,19 @@ def test_what_failed_is_asked_again_and_no_thread_stays_behind(monkeypatch: pyte
 
 
 def test_what_fails_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "AGAIN_S", 0.001)
+    monkeypatch.setattr(clusters, "RETRY_AFTER_S", 0.001)
     cluster, backend, running = spark_cluster(monkeypatch, warm=False)
     backend.gate.set()
     cluster.ask(13)
     until(lambda: not running())
-    assert backend.did == [13] * clusters.TRIES
+    assert backend.did == [13] * clusters.MAX_TRIES
     cluster.release(["5"])
     until(lambda: not running())
-    assert backend.did[clusters.TRIES :] == [["5"]]
+    assert backend.did[clusters.MAX_TRIES :] == [["5"]]
 
 
 def test_what_failed_is_not_asked_again_when_another_number_overtakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "AGAIN_S", 10 * HANGS_S)
+    monkeypatch.setattr(clusters, "RETRY_AFTER_S", 10 * HANGS_S)
     cluster, backend, running = spark_cluster(monkeypatch, warm=False)
     backend.failures = 2
     cluster.ask(4)

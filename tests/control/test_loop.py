@@ -21,7 +21,7 @@ from springtide.control.fleet import Limits
 from springtide.control.hierarchy.hierarchy import Hierarchy
 from springtide.control.memory import MemoryCluster
 from springtide.control.monitor import Monitor
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.report import BatchReport, TaskReport
@@ -113,7 +113,7 @@ def loop_of(
 ) -> tuple[Rig, Steps, Memory]:  # fmt: skip
     clock, memory = Steps(), Memory()
     loop = rig(
-        topology or line(), policy, bounds=Bounds(max_slots), read_limit=read_limit, trigger_s=trigger_s, interval_s=1.0,
+        topology or line(), policy, bounds=SlotLimit(max_slots), read_limit=read_limit, trigger_s=trigger_s, interval_s=1.0,
         clock=clock, actuators=[memory], journal=memory, **options,
     )  # fmt: skip
     return loop, clock, memory
@@ -178,23 +178,23 @@ def test_latency_is_that_of_records_and_a_snapshot_takes_each_batch_once() -> No
 
 def test_degrees_are_cut_to_the_limits_and_of_too_many_the_largest_give() -> None:
     """first 5, second 5 → 3 (its limit), sink 2: 10 of 8 slots, so first gives two."""
-    granted = planner.grant(line(), {"first": 5, "second": 5, "sink": 2}, Bounds(8))
+    granted = planner.grant(line(), {"first": 5, "second": 5, "sink": 2}, SlotLimit(8))
     assert granted == {"first": 3, "second": 3, "sink": 2}
-    assert planner.slots(granted, Bounds(8)) == 8
+    assert planner.slots(granted, SlotLimit(8)) == 8
 
 
 def test_of_equally_large_degrees_that_with_the_least_work_gives_first() -> None:
     """``static`` with a degree of 2 on two slots is to use both, and not to halve the one that works."""
     wanted, worked = {"first": 2, "second": 2, "sink": 2}, {"first": 0.9, "second": 0.02, "sink": 0.0}
-    assert planner.grant(line(), wanted, Bounds(2), worked) == {"first": 2, "second": 1, "sink": 1}
-    assert planner.slots({"first": 2, "second": 1, "sink": 1}, Bounds(2), worked) == 2
+    assert planner.grant(line(), wanted, SlotLimit(2), worked) == {"first": 2, "second": 1, "sink": 1}
+    assert planner.slots({"first": 2, "second": 1, "sink": 1}, SlotLimit(2), worked) == 2
 
 
 def test_operators_that_are_more_than_the_slots_share_them() -> None:
-    granted = planner.grant(line(), {"first": 9, "second": 0, "sink": -4}, Bounds(2))
+    granted = planner.grant(line(), {"first": 9, "second": 0, "sink": -4}, SlotLimit(2))
     assert granted == {"first": 1, "second": 1, "sink": 1}
-    assert planner.slots(granted, Bounds(2)) == 2
-    assert planner.grant(line(), {}, Bounds(8)) == {"first": 1, "second": 1, "sink": 1}
+    assert planner.slots(granted, SlotLimit(2)) == 2
+    assert planner.grant(line(), {}, SlotLimit(8)) == {"first": 1, "second": 1, "sink": 1}
 
 
 @pytest.mark.parametrize(("shards", "parallelism", "most"), [(2, None, 2), (2, 3, 2), (64, 3, 3), (64, None, 5)])
@@ -202,8 +202,8 @@ def test_a_stateful_operator_has_no_more_replicas_than_shards(shards: int, paral
     """Five slots; what count cannot use, the sink has."""
     stream = st.source.generate(number, rate=100).key_by("n").count(name="count", shards=shards, parallelism=parallelism)
     topology = stream.to(st.sink.discard(), name="sink").named("counts")
-    assert planner.grant(topology, {"count": 5}, Bounds(5), {"count": 5.0, "sink": 0.0}) == {"count": most, "sink": 1}
-    filled = planner.filled(topology, Bounds(5))
+    assert planner.grant(topology, {"count": 5}, SlotLimit(5), {"count": 5.0, "sink": 0.0}) == {"count": most, "sink": 1}
+    filled = planner.filled(topology, SlotLimit(5))
     assert filled == ({"count": 2, "sink": 3} if most == 2 else {"count": 3, "sink": 2})
     assert planner.widths(topology, 5, None)["count"] == most
     seen = Monitor(topology).snapshot(0.0, 0.0, Plan(filled, 5, {}))
@@ -239,7 +239,7 @@ def test_what_managers_are_refused_is_recorded_with_its_reason() -> None:
     clock, memory = Steps(), Memory()
     policy = Hierarchy(Scripted("first 0:1 1:3"), TokenBucket(), 0.0, 0.0, 0.0)
     loop = rig(
-        line(), policy, bounds=Bounds(8), read_limit=None, trigger_s=0.25, interval_s=1.0, clock=clock, actuators=[memory],
+        line(), policy, bounds=SlotLimit(8), read_limit=None, trigger_s=0.25, interval_s=1.0, clock=clock, actuators=[memory],
         journal=memory, target_s=1.0,
     )  # fmt: skip
     for _ in range(2):
@@ -273,7 +273,7 @@ def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(ca
 
 def test_no_slots_are_refused() -> None:
     with pytest.raises(OptionError, match="max_slots=0 is not allowed; it is at least 1"):
-        Bounds(0)
+        SlotLimit(0)
 
 
 # The loop
@@ -546,7 +546,7 @@ def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.Log
                 raise OSError("unreachable")
 
     loop = rig(
-        line(), policy, bounds=Bounds(8), read_limit=None, trigger_s=0.0, interval_s=0.001, clock=clock,
+        line(), policy, bounds=SlotLimit(8), read_limit=None, trigger_s=0.0, interval_s=0.001, clock=clock,
         actuators=[Broken()], journal=memory,
     )  # fmt: skip
     loop.start()
@@ -557,6 +557,33 @@ def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.Log
         loop.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "springtide-control"]
     assert "unreachable" in caplog.text
+    assert loop.loop.failures >= 4 and loop.loop.first_failure == "OSError('unreachable')" and loop.failures == 0
+
+
+def test_a_plan_that_an_actuator_failed_to_apply_is_applied_in_the_next_cycles_and_journalled_once() -> None:
+    """The disk is full in two cycles, in which nothing is measured: the plan is the same in all of them."""
+    clock, applied, full = Steps(), list[Plan](), [OSError("disk full"), OSError("disk full")]
+    memory = Memory()
+
+    class Disk:
+        def apply(self, plan: Plan) -> None:
+            if applied and full:
+                raise full.pop()
+            applied.append(plan)
+
+    loop = rig(
+        line(), Static(), bounds=SlotLimit(8), read_limit=ReadLimit(2.0), trigger_s=0.0, interval_s=1.0, clock=clock,
+        actuators=[Disk()], journal=memory,
+    )  # fmt: skip
+    loop.report(batch(1_000, seconds=4.0, backlog=50_000, ended=clock.now))
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk full"):
+            cycle(loop, clock)
+    assert loop.snapshot is not None and loop.snapshot.at == 2.0, "what was measured does not depend on the disk"
+    for _ in range(2):
+        cycle(loop, clock)
+    assert [plan.read_limit for plan in applied] == [1_000, loop.current().read_limit] and applied[0] != applied[1]
+    assert len(memory.decisions) == 1
 
 
 @pytest.mark.parametrize(("elastic", "starting_s", "there"), [(True, 8.0, 2), (False, None, None)])

@@ -19,7 +19,7 @@ from control.test_loop import batch, cycle, loop_of
 from springtide.control.hierarchy import Hierarchy
 from springtide.control.plane.served import Served
 from springtide.control.plane.spec import Spec, make
-from springtide.control.switch import Fixed, Mode
+from springtide.control.switch import FixedMode, Mode
 from springtide.model.plan import Plan, Request
 from springtide.model.snapshot import NodeSnapshot
 from springtide.policy.grant.budget import Budget
@@ -61,7 +61,7 @@ def moved() -> Documents:
 
 def dry() -> Documents:
     """A dry run of degrees, and of an executor that would be replaced."""
-    return _hosts(Static(degree=6), switch=Fixed(Mode.DRY_RUN))
+    return _hosts(Static(degree=6), switch=FixedMode(Mode.DRY_RUN))
 
 
 def budgeted() -> Documents:

@@ -425,21 +425,21 @@ def test_a_key_that_is_no_column_is_refused() -> None:
 
 def test_editions_are_files_without_pickles(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from springtide.spark.driver.editions import KEPT, Editions
+    from springtide.spark.driver.editions import EDITIONS_TO_RETAIN, Editions
 
     editions = Editions(tmp_path / "knowledge")
     assert editions.latest() == 0
     assert editions.load(1) is None
-    for number in range(1, KEPT + 4):
+    for number in range(1, EDITIONS_TO_RETAIN + 4):
         editions.save(number, {"work/": np.array(["key"]), "work/keys": np.arange(number, dtype=np.uint64)})
-    assert editions.latest() == KEPT + 3
-    loaded = editions.load(KEPT + 3)
+    assert editions.latest() == EDITIONS_TO_RETAIN + 3
+    loaded = editions.load(EDITIONS_TO_RETAIN + 3)
     assert loaded is not None
-    assert loaded["work/keys"].tolist() == list(range(KEPT + 3))
+    assert loaded["work/keys"].tolist() == list(range(EDITIONS_TO_RETAIN + 3))
     assert editions.load(1) is None, "old ones go"
     with pytest.raises(ValueError, match="holds Python objects"):
         editions.save(99, {"work/keys": np.array([object()])})
-    assert editions.latest() == KEPT + 3
+    assert editions.latest() == EDITIONS_TO_RETAIN + 3
 
 
 def test_an_edition_that_was_damaged_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,8 +15,8 @@ import springtide as st
 from control.rig import rig
 from control.test_loop import Memory, Steps, batch, line
 from springtide.cli.control import control
-from springtide.control.planner import Bounds
-from springtide.control.switch import FILE, FileSwitch, Fixed, Mode, read, write
+from springtide.control.planner import SlotLimit
+from springtide.control.switch import FILE, FileSwitch, FixedMode, Mode, read, write
 from springtide.errors import OptionError
 from springtide.model.report import StateReport
 from springtide.policy.scale.scripted import Scripted
@@ -45,7 +45,7 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("begun", Mode)
 def test_while_nobody_has_switched_the_mode_is_that_of_the_start(begun: Mode, tmp_path: Path) -> None:
     assert FileSwitch(tmp_path / FILE, begun).mode() is begun
-    assert Fixed(begun).mode() is begun
+    assert FixedMode(begun).mode() is begun
 
 
 def test_a_switch_tells_what_the_file_says_now(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -159,7 +159,7 @@ def test_while_it_is_off_shards_stay_where_they_are(tmp_path: Path) -> None:
     topology = keyed.count(name="count", shards=4, parallelism=2).to(st.sink.discard()).named("counts")
     clock, memory, file = Steps(), Memory(), tmp_path / FILE
     loop = rig(
-        topology, Scripted("* 0:2"), bounds=Bounds(8), read_limit=None, trigger_s=0.25, interval_s=1.0,
+        topology, Scripted("* 0:2"), bounds=SlotLimit(8), read_limit=None, trigger_s=0.25, interval_s=1.0,
         clock=clock, actuators=[memory], journal=memory, switch=FileSwitch(file),
     )  # fmt: skip
     told = replace(
@@ -181,7 +181,7 @@ def test_the_loop_obeys_the_switch_and_records_it(tmp_path: Path) -> None:
     """At 1 s the script wants 3, at 3 s 2, at 5 s 4, at 7 s 5; off from 3 to 4 s, dry from 5 to 6 s."""
     clock, memory, file = Steps(), Memory(), tmp_path / FILE
     loop = rig(
-        line(), Scripted("first 0:1 1:3 3:2 5:4 7:5"), bounds=Bounds(8), read_limit=None, trigger_s=0.25, interval_s=1.0,
+        line(), Scripted("first 0:1 1:3 3:2 5:4 7:5"), bounds=SlotLimit(8), read_limit=None, trigger_s=0.25, interval_s=1.0,
         clock=clock, actuators=[memory], journal=memory, switch=FileSwitch(file),
     )  # fmt: skip
     seen = []

@@ -266,11 +266,12 @@ def arm(settings: Settings, number: int, victim: str, step: str, batch: int) -> 
 
     from springtide.spark.driver import staged
     from springtide.spark.driver.checkpoint import Checkpoint
+    from springtide.spark.driver.plan_files import PlanFiles
     from springtide.spark.driver.sinks import Sinks
     from springtide.spark.state.book import StateBook
 
     places: dict[str, tuple[Any, str, bool]] = {
-        "planned": (Checkpoint, "write_plan", True),
+        "planned": (PlanFiles, "write", True),
         "ran": (Sinks, "deliver", False),
         "fenced": (Checkpoint, "check_fence", True),
         "committed": (Checkpoint, "commit", True),

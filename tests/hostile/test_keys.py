@@ -28,7 +28,7 @@ from springtide.model.state import Group, Step
 from springtide.policy.group.keys import key_hashes, mix
 from springtide.policy.group.same import comparable, same_keys
 from springtide.spark.state.reading import reading
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 
 SEEDS = some.integers(0, 2**64 - 1)
 TTL_US = 5 * SECOND // 2
@@ -67,7 +67,7 @@ class Model:
 
     def __init__(self, ttl_us: int | None) -> None:
         self._ttl_us = ttl_us
-        self._kept: dict[Hashable, tuple[int, int | None, int]] = {}
+        self._layout: dict[Hashable, tuple[int, int | None, int]] = {}
 
     def run(self, records: list[tuple[Hashable, int]], now: int) -> Counter[Any]:
         """What each key tells in a batch."""
@@ -78,20 +78,20 @@ class Model:
             total, due = worked.get(key) or states.get(key, (0, None))
             worked[key] = changed(total, due, number, now)
         for key, (total, due) in worked.items():
-            self._kept.pop(key, None)
+            self._layout.pop(key, None)
             if total or due is not None:
-                self._kept[key] = total, due, now
+                self._layout[key] = total, due, now
         return Counter((key, total) for key, (total, _) in worked.items())
 
     def living(self, now: int) -> dict[Hashable, tuple[int, int | None]]:
         ttl = self._ttl_us
-        return {key: (total, due) for key, (total, due, at) in self._kept.items() if ttl is None or at + ttl >= now}
+        return {key: (total, due) for key, (total, due, at) in self._layout.items() if ttl is None or at + ttl >= now}
 
 
 def machine(folder: Path, kinds: list[pa.DataType], seeds: tuple[int, int], ttl_us: int | None = None) -> Machine:
     names = [f"k{i}" for i in range(len(kinds))]
     schema = pa.schema([*zip(names, kinds, strict=True), ("number", pa.int64())])
-    return Machine(Kept("sums", Sums(), tuple(names), schema, 8, seeds, str(folder), ttl_us))
+    return Machine(StateLayout("sums", Sums(), tuple(names), schema, 8, seeds, str(folder), ttl_us))
 
 
 def row(key: tuple[Any, ...], number: int) -> dict[str, Any]:

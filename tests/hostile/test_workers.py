@@ -22,9 +22,9 @@ from springtide.spark.driver.stalls import Stalls
 from springtide.spark.driver.workers import Worker, Workers
 from springtide.spark.shared import progress
 from springtide.spark.shared.program import Program, Staging, compile_topology
-from springtide.spark.shared.progress import NOWHERE, Place
+from springtide.spark.shared.progress import NOWHERE, RecordPlace
 
-PLACE = Place(level=1, gate=0, task=3, step=1, operator=1, index=17)
+PLACE = RecordPlace(level=1, gate=0, task=3, step=1, operator=1, index=17)
 
 WORKER = """
 import ctypes, os, sys, time
@@ -238,7 +238,7 @@ def test_between_two_batches_nothing_stands_still(program: Program, caplog: pyte
     assert (stalls.still_s, caplog.messages) == (0.0, [])
 
 
-def dead(place: Place, times: int = 1, batch: int = 12) -> list[Worker]:
+def dead(place: RecordPlace, times: int = 1, batch: int = 12) -> list[Worker]:
     return [Worker("node", pid, batch, place, alive=False) for pid in range(times)]
 
 
@@ -253,7 +253,7 @@ CARELESS = replace(PLACE, operator=2, index=4)
         (replace(PLACE, operator=NOWHERE), "in task 3 of batch 12 (stage 1), outside of any operator"),
     ],
 )
-def test_a_death_is_told_with_its_place(place: Place, words: str, program: Program) -> None:
+def test_a_death_is_told_with_its_place(place: RecordPlace, words: str, program: Program) -> None:
     assert Crashes(program).note(dead(place)) == f"the death of a Python worker {words}"
     assert Crashes(program).note(dead(place, 3)) == f"the death of 3 Python workers {words}"
     assert Crashes(program).note([]) is None
@@ -262,30 +262,30 @@ def test_a_death_is_told_with_its_place(place: Place, words: str, program: Progr
 def test_a_record_is_put_aside_after_two_deaths_if_its_operator_allows_it(program: Program) -> None:
     counted = Crashes(program)
     counted.note(dead(CARELESS))
-    assert counted.put_aside() is None, "it may be the kernel's choice, when memory is short"
+    assert counted.set_aside() is None, "it may be the kernel's choice, when memory is short"
     counted.note(dead(CARELESS))
-    assert counted.put_aside() == CARELESS
+    assert counted.set_aside() == CARELESS
     assert counted.document() == '{"batch": 12, "places": [[1, 0, 3, 2, 4, 2]]}'
     counted.note(dead(PLACE, 4))
-    assert counted.put_aside() is None, "on_crash of 'work' is 'stop'"
+    assert counted.set_aside() is None, "on_crash of 'work' is 'stop'"
     counted.note(dead(replace(CARELESS, index=NOWHERE), 9))
-    assert counted.put_aside() is None, "which record it is is not known"
+    assert counted.set_aside() is None, "which record it is is not known"
 
 
 def test_no_more_than_a_hundred_records_of_a_batch_are_put_aside(program: Program) -> None:
     counted = Crashes(program)
     for index in range(100):
         counted.note(dead(replace(CARELESS, index=index), 2))
-        assert counted.put_aside() is not None
+        assert counted.set_aside() is not None
     counted.note(dead(replace(CARELESS, index=100), 2))
-    assert counted.put_aside() is None
-    assert counted.way_out() == "100 records of this batch were already put aside, the limit; mend the operator"
+    assert counted.set_aside() is None
+    assert counted.remedy() == "100 records of this batch are already set aside, which is the limit; mend the operator"
 
 
 def test_of_several_deaths_the_record_with_the_most_is_put_aside(program: Program) -> None:
     counted = Crashes(program)
     counted.note(dead(replace(CARELESS, task=9)) + dead(CARELESS, 2))
-    assert counted.put_aside() == CARELESS
+    assert counted.set_aside() == CARELESS
 
 
 def test_records_whose_index_another_one_shifts_are_no_longer_put_aside(program: Program) -> None:
@@ -295,17 +295,17 @@ def test_records_whose_index_another_one_shifts_are_no_longer_put_aside(program:
     other_task, before = replace(CARELESS, task=0), replace(CARELESS, index=1)
     for place in (before, other_task, later_step, later_stage):
         counted.note(dead(place, 2))
-        counted.put_aside()
+        counted.set_aside()
     assert set(counted._aside) == {before, other_task, later_step, later_stage}
     counted.note(dead(CARELESS, 2))
-    assert counted.put_aside() == CARELESS
+    assert counted.set_aside() == CARELESS
     assert set(counted._aside) == {before, other_task, CARELESS}
 
 
 def test_what_was_put_aside_is_of_its_batch_alone(program: Program) -> None:
     counted = Crashes(program)
     counted.note(dead(CARELESS, 2))
-    counted.put_aside()
+    counted.set_aside()
     counted.note(dead(replace(CARELESS, index=5), 2, batch=13))
-    counted.put_aside()
+    counted.set_aside()
     assert counted.document() == '{"batch": 13, "places": [[1, 0, 3, 2, 5, 2]]}'

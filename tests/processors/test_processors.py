@@ -204,7 +204,7 @@ def test_a_window_is_told_once_when_the_watermark_has_passed_it(tmp_path: Path) 
     cut = Windows("at", 10 * SECOND, 10 * SECOND)
 
     def run(rows: list[dict[str, Any]], watermark_s: float | None) -> list[tuple[Any, ...]]:
-        schema = pa.schema([field for field in tested.kept.input if field.name not in (START, END)])
+        schema = pa.schema([field for field in tested.layout.input if field.name not in (START, END)])
         mark = None if watermark_s is None else round(watermark_s * SECOND)
         out = tested.run(cut(pa.RecordBatch.from_pylist(rows, schema=schema)).to_pylist(), mark)
         return sorted((row["route"], row[START].timestamp(), row[END].timestamp(), row["n"], row["total"]) for row in out)

@@ -18,7 +18,7 @@ from springtide.errors import CheckpointError, OptionError
 from springtide.model.ending import Ended
 from springtide.running.journal import FolderJournal
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.plane import Outcome
+from springtide.spark.driver.plane import RunOutcome
 
 ENDINGS = ["loop.stop", "routing.close", "journal.close", "plane.close", "decider.close", "checkpoint.release"]
 
@@ -77,9 +77,9 @@ def plane(steps: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
         def open(self) -> None:
             self._step("open")
 
-        def follow(self) -> Outcome:
+        def follow(self) -> RunOutcome:
             self._step("follow")
-            return Outcome(ended=Ended.EXHAUSTED)
+            return RunOutcome(ended=Ended.EXHAUSTED)
 
         def close(self) -> None:
             self._step("close")

@@ -36,7 +36,7 @@ from springtide.model.report import BatchReport
 from springtide.policy import registry
 from springtide.policy.group import Grouping
 from springtide.spark.driver import session as sessions
-from springtide.spark.driver.pipeline import Outcome, Pipeline
+from springtide.spark.driver.pipeline import BatchOutcome, Pipeline
 from springtide.spark.shared.program import Program, Staging, compile_topology
 from springtide.spark.task.context import BATCH_PROPERTY
 
@@ -208,7 +208,7 @@ class Springtide(_Side):
         ends = sum((tally.rows_in or 0) * ((tally.started + tally.finished) / 2 - begin) for tally in own)
         return Timing(took, ends / rows, tuple(tally.busy_s or 0.0 for tally in own))
 
-    def outcome(self, frame: DataFrame) -> Outcome:
+    def outcome(self, frame: DataFrame) -> BatchOutcome:
         plan = self._plan()
         if self._routes is None or self._routes[0] != plan:
             self._routes = (plan, self.routing.routes(plan))

@@ -18,7 +18,7 @@ from springtide.cli.tables import UNKNOWN, count
 from springtide.errors import OptionError
 
 if TYPE_CHECKING:
-    from springtide.spark.state.reading import Held, Reading
+    from springtide.spark.state.reading import Reading, StoredState
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 FILE = click.Path(path_type=Path)
@@ -50,13 +50,13 @@ def show(run: Path, operator: str | None, key: tuple[str, ...], as_json: bool) -
 
     A key's times are written as 2024-12-31T23:59:59Z, null as null, the text "null" in quotes.
     """
-    from springtide.spark.state.reading import held_in, held_of, reading
+    from springtide.spark.state.reading import reading, stored_state, stored_states
 
     with errors():
         checkpoint = _checkpoint(run)
         if operator is not None:
-            held_of(checkpoint, operator)
-        names = [operator] if operator is not None else list(held_in(checkpoint))
+            stored_state(checkpoint, operator)
+        names = [operator] if operator is not None else list(stored_states(checkpoint))
         if key:
             if len(names) != 1:
                 raise OptionError(f"--key: of which operator? Name one of {', '.join(names)}")
@@ -159,24 +159,24 @@ def _watermarks(run: Path) -> dict[str, tuple[int, int | None]]:
 def _operator(opened: Reading, marks: dict[str, tuple[int, int | None]]) -> dict[str, Any]:
     from springtide.model.state import moment
 
-    held, key = opened.held, opened.key_schema()
-    runs = held.catalog.runs
-    batch, mark = marks.get(held.operator, (None, None))
-    known = mark is not None and batch is not None and held.batch is not None and 0 <= held.batch - batch <= 1
+    stored, key = opened.stored, opened.key_schema()
+    runs = stored.catalog.runs
+    batch, mark = marks.get(stored.operator, (None, None))
+    known = mark is not None and batch is not None and stored.batch is not None and 0 <= stored.batch - batch <= 1
     return {
-        "operator": held.operator,
-        "batch": held.batch,
-        "batches": [runs[-1].first, runs[0].last] if runs and held.batch is not None else None,
-        "seeded": held.batch is None and bool(runs),
-        "shards": held.shards,
-        "keys": held.catalog.keys,
-        "bytes": held.catalog.bytes,
+        "operator": stored.operator,
+        "batch": stored.batch,
+        "batches": [runs[-1].first, runs[0].last] if runs and stored.batch is not None else None,
+        "seeded": stored.batch is None and bool(runs),
+        "shards": stored.shards,
+        "keys": stored.catalog.keys,
+        "bytes": stored.catalog.bytes,
         "files": sum(len(run.files) for run in runs),
-        "location": held.place,
+        "location": stored.place,
         "watermark": moment(mark).isoformat() if known and mark is not None else None,
         "timers": opened.timers(),
-        "key": [{"name": name, "type": str(key.field(name).type) if name in key.names else None} for name in held.key],
-        "variables": [{"name": name, "type": kind} for name, kind in held.variables],
+        "key": [{"name": name, "type": str(key.field(name).type) if name in key.names else None} for name in stored.key],
+        "variables": [{"name": name, "type": kind} for name, kind in stored.variables],
     }
 
 
@@ -187,22 +187,22 @@ def _key(opened: Reading, texts: tuple[str, ...]) -> dict[str, Any]:
     from springtide.spark.state.segment import KEY, STATE, TOUCHED
     from springtide.spark.state.values import encoder
 
-    held, schema = opened.held, opened.key_schema()
-    _check_columns(held, texts)
+    stored, schema = opened.stored, opened.key_schema()
+    _check_columns(stored, texts)
     document: dict[str, Any] = {
-        "operator": held.operator, "batch": held.batch, "key": dict(zip(held.key, texts, strict=True)), "found": False,
+        "operator": stored.operator, "batch": stored.batch, "key": dict(zip(stored.key, texts, strict=True)), "found": False,
     }  # fmt: skip
     if not schema.names:
         return document
     key = pa.RecordBatch.from_arrays([_parsed(t, f) for t, f in zip(texts, schema, strict=True)], schema=schema)
     row = opened.row(key)
-    told = {name: encoder(key.column(name).type)(key.column(name)[0].as_py()) for name in held.key}
+    told = {name: encoder(key.column(name).type)(key.column(name)[0].as_py()) for name in stored.key}
     if row is None:
         return {**document, "key": told}
     values = {field.name: encoder(field.type)(row.column(field.name)[0].as_py()) for field in row.schema}
     return {
         **document,
-        "key": {name: values[KEY + name] for name in held.key},
+        "key": {name: values[KEY + name] for name in stored.key},
         "found": True,
         "shard": opened.shard(row),
         "written": _time(values[TOUCHED]),
@@ -219,11 +219,11 @@ def _parsed(text: str, field: Any) -> Any:
         raise OptionError(f"--key: column {field.name!r}: {error}") from None
 
 
-def _check_columns(held: Held, texts: tuple[str, ...]) -> None:
-    if len(texts) != len(held.key):
+def _check_columns(stored: StoredState, texts: tuple[str, ...]) -> None:
+    if len(texts) != len(stored.key):
         raise OptionError(
-            f"--key is there {len(texts)} times, but the key of {held.operator!r} has {len(held.key)} columns; give"
-            f" {' '.join(f'--key {name.upper()}' for name in held.key)}"
+            f"--key is there {len(texts)} times, but the key of {stored.operator!r} has {len(stored.key)} columns; give"
+            f" {' '.join(f'--key {name.upper()}' for name in stored.key)}"
         )
 
 

@@ -1,1 +1,1 @@
-"""The control flow: monitor → analyze → plan → execute, talking to the world through ports only."""
+"""The control flow: monitor → analyze → plan → execute. It reaches the outside through ports only."""

@@ -1,7 +1,7 @@
-"""A policy in charge: the decider asks it, and owns everything around the question.
+"""The decider asks the policy, and owns everything around a decision.
 
-That is the policy's state and randomness, the process it runs in, its failures, the refusals of its guards and managers, the
-switch between on, dry run and off, and what is saved of it. Whatever a policy does, a decision is a list of valid requests.
+It owns the policy's state and randomness, the process it runs in, its failures, the refusals of its guards and managers, the
+switch between on, dry run and off, and its saved state. Whatever a policy does, a decision is a list of valid requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from springtide.control.ports import Clock, PolicyHost
-from springtide.control.switch import Fixed, Mode, Switch
+from springtide.control.switch import FixedMode, Mode, Switch
 from springtide.model.plan import Request
 from springtide.model.request import Action, Migrate, Verdict
 from springtide.model.snapshot import Snapshot
@@ -65,19 +65,19 @@ class Decider:
         self._host, self._record, self._clock, self._subject = host, record, clock, subject
         self._rng = np.random.default_rng(seed)
         self._state = state
-        self._restored = state is not None  # and not yet used on a measurement
+        self._restored = state is not None  # and no decision on a measurement has used it yet
         self._save, self._saved_at = save, clock()
-        self._switch = switch or Fixed()
+        self._switch = switch or FixedMode()
         self.mode = self._switch.mode()
         self._wishes = Once()  # of a dry run
-        self.requested: tuple[Request, ...] = ()  # what the policy asked for last, also in a dry run
+        self.requested: tuple[Request, ...] = ()  # the policy's last requests, also in a dry run
         self._failing = Once()
         self.failures = 0
         self.first_failure: str | None = None
 
     @property
     def state(self) -> State | None:
-        """What the policy has learned; None before it was first asked."""
+        """The policy's state; None before its first decision."""
         return self._state
 
     @property
@@ -87,7 +87,7 @@ class Decider:
 
     @property
     def restarts(self) -> int:
-        """How often the policy's process was started again."""
+        """The number of restarts of the policy's process."""
         return self._host.restarts
 
     def look_at_switch(self, at: float) -> Mode:
@@ -112,7 +112,7 @@ class Decider:
             self._save_state()
 
     def close(self) -> None:
-        """End the policy's process, and save what it learned last."""
+        """End the policy's process, and save its last state."""
         self._state = self._host.close() or self._state
         self._save_state()
         self._save = None
@@ -121,9 +121,9 @@ class Decider:
         try:
             before = self._host.initial() if self._state is None else self._state
             self._state, requests = decided(self._host, before, snapshot, self._rng)
-            self._restored = self._restored and snapshot.rate is None  # without a measurement little of the state is used
+            self._restored = self._restored and snapshot.rate is None  # without one, a policy uses little of its state
             self._record_refusals(self._state, snapshot)
-        except Exception as error:  # a policy is anybody's code; whatever it raises must not reach the data flow
+        except Exception as error:  # a policy may raise anything; it must not reach the data flow
             if self._restored:
                 self._discard_state(error)
                 return self._ask(snapshot)
@@ -138,7 +138,7 @@ class Decider:
     def _discard_state(self, error: Exception) -> None:
         """Start without the restored state: the policy would fail on it for the whole run."""
         fault = str(error).strip().rpartition("\n")[2] or repr(error)
-        log.warning("policy %s cannot go on from what it learned before (%s); it begins anew", self._host.name, fault)
+        log.warning("policy %s cannot use its saved state (%s); it starts without it", self._host.name, fault)
         self._restored, self._state = False, None
         self._host.forget()
 
@@ -149,7 +149,7 @@ class Decider:
             self._record({**verdict.refusal(), "at_s": round(snapshot.at, 3)})
 
     def _record_dry_run(self, requests: tuple[Request, ...], snapshot: Snapshot) -> None:
-        """Record what the policy would do, once while it requests the same."""
+        """Record the requests of a dry run, once while they are the same."""
         degrees = degrees_of(requests)
         origins = sorted({_origin(request.action) for request in requests if not request.operator})
         wish = frozenset(degrees.items()), *origins
@@ -169,16 +169,16 @@ class Decider:
             return
         try:
             self._save(self._state)
-        except Exception as error:  # noqa: BLE001  a full disk, or a state that is no JSON, must not stop the run
-            log.warning("what policy %s learned is not kept: %r", self._host.name, error)
+        except Exception as error:  # noqa: BLE001  a full disk, or a state that is not JSON, must not stop the run
+            log.warning("the state of policy %s cannot be saved: %r", self._host.name, error)
             self._save = None
 
 
 def degrees_of(requests: Sequence[Request]) -> dict[str, int]:
-    """The degrees that requests ask for. A request without an operator moves something, and changes no degree."""
+    """The requested degrees. A request without an operator is a move, which changes no degree."""
     return {request.operator: request.degree for request in requests if request.operator}
 
 
 def _origin(action: Action | None) -> str:
-    """What a move takes load from. The replica or executor that moves may be another one in every round."""
+    """Where a move takes load from. The replica or executor that moves may differ in every round."""
     return action.origin if isinstance(action, Migrate) else f"executor {getattr(action, 'executor', '')}"

@@ -1,4 +1,4 @@
-"""The executors under a run: a fleet that follows the plans, once there is a cluster, and what it may do."""
+"""The executors of a run: a fleet that follows the plans once there is a cluster, and the limits of the fleet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from springtide.model.snapshot import Snapshot
 from springtide.policy.grant import GrantPolicy
 
 COLD_BATCHES = 2
-"""Batches of a new cluster that are not measured: they start Python on every executor and compile Spark's code, and took up
-to ten times as long as the next ones."""
+"""Ignore the first batches of a new cluster: they start Python on every executor and compile Spark's code, and took up to ten
+times as long as the next ones."""
 
 
 class Executors:
-    """Nothing to do until a cluster is employed. ``grant`` says which executors may come and go; without it, all may."""
+    """Does nothing until ``employ``. ``grant`` limits which executors are started and released; without it, nothing does."""
 
     def __init__(self, clock: Clock, record: Callable[[Mapping[str, object]], None], grant: GrantPolicy | None = None) -> None:
         self._clock, self._record = clock, record
@@ -28,9 +28,7 @@ class Executors:
         self.fleet: Fleet | None = None
 
     def employ(self, cluster: Cluster, limits: Limits, elastic: bool, caching: bool = False) -> None:
-        """Have a cluster's executors follow the plans from the next cycle on, or only watch them.
-
-        ``caching``: their hosts cache state."""
+        """Scale a cluster's executors by the plans, or only observe them. ``caching``: their hosts cache state."""
         self._batches = 0
         if self.fleet is None:
             judge = None if self._grants is None else self._grants.judge
@@ -40,7 +38,7 @@ class Executors:
 
     @property
     def slots(self) -> int | None:
-        """How many tasks can run at once now; None where executors do not come and go."""
+        """How many tasks can run at once now; None where the number of executors is fixed."""
         return None if self._elastic is None else self._elastic.slots
 
     def look(self) -> None:
@@ -48,14 +46,14 @@ class Executors:
             self.fleet.look()
 
     def describe(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the executors in it, where they come and go; elsewhere nothing has to start."""
+        """The snapshot with the executors, where their number changes; elsewhere nothing has to start."""
         fleet = self._elastic
         if fleet is None:
             return snapshot
         return replace(snapshot, starting_s=fleet.starting_s, nodes=fleet.nodes, there=fleet.slots)
 
     def follow(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
-        """Ask for and release executors until the plan's slots are there; move those whose move was granted."""
+        """Request and release executors to get the plan's slots, and carry out the granted moves."""
         if self.fleet is None:
             return
         if self._grants is not None:
@@ -66,7 +64,7 @@ class Executors:
                 self.fleet.replace(request.action.executor, request.reason)
 
     def warm_after_batch(self) -> bool:
-        """Count a batch, and say whether its times are those of a warm cluster."""
+        """Count a batch, and return whether the cluster was warm when it ran."""
         self._batches += 1
         # before the first cycle the fleet has not looked yet
         return self._batches > COLD_BATCHES or self.fleet is None or not (self.fleet.slots or self.fleet.cluster.executors())

@@ -45,7 +45,7 @@ class Fleet:
         self._state = FleetState(self.clock())
 
     def move(self, cluster: Cluster, leaving: Iterable[str] = ()) -> None:
-        """Go on with the executors of another session, after the first one's driver died, or begin anew with the same ones.
+        """Continue with the executors of another session after a driver died, or restart with the same executors.
 
         ``leaving``: executors that were released before.
         """
@@ -71,15 +71,15 @@ class Fleet:
             hosts.setdefault(executor.host, []).append(executor)
         return tuple(
             NodeSnapshot(
-                host, sum(one.cores for one in there), self._used.get(host),
-                tuple(one.name for one in rule.released_first(there)),
-                max((share for one in there if (share := _memory(one)) is not None), default=None),
+                host, sum(executor.cores for executor in there), self._used.get(host),
+                tuple(executor.name for executor in rule.released_first(there)),
+                max((share for executor in there if (share := _memory(executor)) is not None), default=None),
             )
             for host, there in hosts.items()
         )  # fmt: skip
 
     def look(self) -> None:
-        """Observe the executors, count what is paid for, and repeat what the cluster did not do."""
+        """Observe the executors, add up their time, and repeat orders that the cluster did not carry out."""
         now, seen, before = self.clock(), self.cluster.executors(), self._state
         passed = 0.0 if before.looked is None else now - before.looked
         self.executor_seconds += passed * len(before.names)
@@ -88,7 +88,7 @@ class Fleet:
             self._used = _used(before.there, self._state.there, passed)
 
     def follow(self, slots: int, reason: str = "") -> None:
-        """Request what is missing, and release what was spare for long enough, as far as that is granted."""
+        """Request missing executors, and release those that were spare for long enough, as far as that is granted."""
         if not self.elastic or not self._state.size:
             return  # the executors of the session have not come yet
         self._state, change = rule.proposed(self._state, self.limits.executors(slots), self.clock(), self.caching)
@@ -96,8 +96,8 @@ class Fleet:
         self._carry_out(*rule.changed(self._state, self._granted(change, why), self.clock()), why)
 
     def replace(self, name: str, reason: str) -> None:
-        """Release an executor that was granted to move, for another to come in its place."""
-        now, executor = self.clock(), next((one for one in self._state.there if one.name == name), None)
+        """Release an executor whose move was granted, and request another in its place."""
+        now, executor = self.clock(), next((executor for executor in self._state.there if executor.name == name), None)
         if not self.elastic or executor is None:
             return
         self._state = self._state.counted()
@@ -110,11 +110,11 @@ class Fleet:
             self.tell({"executors": {"kept": name}, "reason": f"{why_not} ({reason})"})
 
     def _granted(self, change: Change, reason: str) -> Change:
-        """As much of a change as the judge grants; to withdraw a request needs no grant."""
+        """As much of a change as the judge grants; withdrawing a request needs no grant."""
         if self.judge is None:
             return change
         actions: list[Action] = [AddExecutors(change.more)] if change.more else [RemoveExecutor(name) for name in change.going]
-        requests = [Request(action=one, reason=reason, score=change.score, manager="the fleet") for one in actions]
+        requests = [Request(action=action, reason=reason, score=change.score, manager="the fleet") for action in actions]
         verdicts = self.judge(requests, self._state.size)
         self._report_refusals([verdict for verdict in verdicts if not verdict.granted])
         granted = [verdict.action for verdict in verdicts]
@@ -124,7 +124,7 @@ class Fleet:
         )  # fmt: skip
 
     def _report_refusals(self, verdicts: Sequence[Verdict]) -> None:
-        """Each once while it lasts: of more executors, however many, or of the release of one."""
+        """Report each refusal once while it lasts: of more executors, whatever their number, or of a release."""
         refused = {getattr(verdict.request.action, "executor", "more"): verdict for verdict in verdicts}
         self._refused.end_others(refused)
         for what, verdict in refused.items():
@@ -133,11 +133,11 @@ class Fleet:
                 self.tell(verdict.refusal())
 
     def _carry_out(self, state: FleetState, orders: Orders, reason: str | None = None) -> None:
-        """``reason``: None for orders that are repeated, which are not journalled."""
+        """``reason``: None for repeated orders, which are not journalled."""
         before, self._state = self._state.total, state
         if orders.total is not None:
             if reason is not None:
-                going = f", letting go {', '.join(orders.release)}" if orders.release else ""
+                going = f", releasing {', '.join(orders.release)}" if orders.release else ""
                 log.info("executors %d → %d%s: %s", before, orders.total, going, reason)
                 entry = {"from": before, "to": orders.total, "released": list(orders.release)}
                 self.tell({"executors": entry, "reason": reason})

@@ -1,8 +1,8 @@
-"""How many executors a fleet has: pure functions of what is there, what was requested and when, and what is wanted.
+"""How many executors a fleet has: pure functions of the present executors, the requests and their times, and the wanted number.
 
-More are requested at once. A spare executor is retained for as long as a start takes, because that is the price of getting it
-back: at most twice is paid of what somebody pays who knows the future (the ski rental rule). Executors with the fewest tasks
-are released first, then the newest; but where hosts cache state, those with which the least of it is lost.
+Missing executors are requested at once. A spare executor is retained for as long as a start takes, because that is the price of
+replacing it: the fleet costs at most twice as much as with perfect knowledge of the future (the ski rental rule). Executors
+with the fewest tasks are released first, then the newest; where hosts cache state, those whose release loses the least of it.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ class FleetState:
 
     @property
     def size(self) -> int:
-        """The executors that are there or should be."""
+        """The number of executors that are present or requested."""
         return max(self.total, len(self.there))
 
     def counted(self) -> FleetState:
-        """Executors that came with the session count as wanted until a plan says otherwise."""
+        """Count the executors that came with the session as wanted until a plan sets another total."""
         return self if self.total else replace(self, total=len(self.there))
 
 
 @dataclass(frozen=True)
 class Orders:
-    """For the cluster: the executors that it should run in all, None for no new request; and who is released."""
+    """Orders for the cluster: the total of executors, None for no new request; and which are released."""
 
     total: int | None = None
     release: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Change:
-    """``more`` executors are started, ``going`` are released, and ``withdrawn`` requested ones are no longer waited for.
+    """Start ``more`` executors, release ``going``, and withdraw the requests of ``withdrawn`` others.
 
     ``score``: the share of the executors that it changes.
     """
@@ -114,7 +114,7 @@ class Change:
 
 
 def observed(state: FleetState, seen: Sequence[Executor], now: float) -> tuple[FleetState, Orders]:
-    """Learn who is there and how long a start took, and repeat what the cluster did not do."""
+    """Update the executors and the start-up time, and repeat orders that the cluster did not carry out."""
     names = frozenset(executor.name for executor in seen)
     released = {name: at for name, at in state.released.items() if name in names}
     staying = [executor for executor in seen if not (executor.leaving or executor.name in released)]
@@ -132,7 +132,7 @@ def observed(state: FleetState, seen: Sequence[Executor], now: float) -> tuple[F
 
 
 def proposed(state: FleetState, wanted: int, now: float, caching: bool = False) -> tuple[FleetState, Change]:
-    """What brings the fleet to the ``wanted`` executors now. ``caching``: the executors of a host share its cached state."""
+    """The change that brings the fleet to ``wanted`` executors. ``caching``: the executors of a host share its cached state."""
     state = state.counted()
     spare = max(0, state.size - wanted)
     since = (*state.spare_since[:spare], *[now] * (spare - len(state.spare_since)))
@@ -145,7 +145,7 @@ def proposed(state: FleetState, wanted: int, now: float, caching: bool = False) 
 
 
 def changed(state: FleetState, change: Change, now: float) -> tuple[FleetState, Orders]:
-    """Carry out as much of a change as was granted."""
+    """Carry out a granted change."""
     if not change:
         return state, Orders()
     total = (state.total if change.more else state.size) + change.more - len(change.going) - change.withdrawn
@@ -160,13 +160,13 @@ def changed(state: FleetState, change: Change, now: float) -> tuple[FleetState, 
 
 
 def moved(state: FleetState, executor: Executor, now: float) -> tuple[FleetState, Orders]:
-    """Release an executor for another one to come in its place."""
+    """Release an executor, and request another in its place."""
     state, orders = changed(state, Change(more=1, going=(executor.name,)), now)
     return replace(state, pending=(*state.pending, now), moved={**state.moved, executor.host: now}), orders
 
 
 def why_not_moved(state: FleetState, executor: Executor, now: float) -> str:
-    """Why an executor is not replaced now; empty if it can be. One at a time, or they would go faster than they come."""
+    """Why an executor is not replaced now; empty if it can be. Only one moves at a time: releases are faster than starts."""
     host = executor.host
     if all(other.host == host for other in state.there):
         return f"all executors are on {host}"
@@ -179,11 +179,11 @@ def why_not_moved(state: FleetState, executor: Executor, now: float) -> str:
 
 def released_first(executors: Sequence[Executor]) -> list[Executor]:
     """In the order of their release: Spark numbers executors in the order in which they came."""
-    return sorted(executors, key=lambda one: (one.tasks, -(int(one.name) if one.name.isdigit() else 0)))
+    return sorted(executors, key=lambda executor: (executor.tasks, -(int(executor.name) if executor.name.isdigit() else 0)))
 
 
 def _started(state: FleetState, now: float) -> FleetState:
-    """An executor came: the oldest requested one, or one of the session; else it replaces a lost one, and measures no start."""
+    """An executor came: the oldest request, or part of the session; else it replaces a lost executor, and measures no start."""
     with_session = not (state.total or state.lost) and now - state.began < GIVE_UP_AFTER_S
     requested = state.pending[0] if state.pending else state.began if with_session else None
     if requested is None:

@@ -1,4 +1,4 @@
-"""How much a batch takes of what arrives: the read limit and load shedding, by the arrival rate that the monitor measures."""
+"""How many of the arriving records a batch takes: the read limit and load shedding, by the measured arrival rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Intake:
         self._read_limit, self._shedding, self._trigger_s, self._clock = read_limit, shedding, trigger_s, clock
         self._limit_state: Mapping[str, Any] = {} if read_limit is None else read_limit.initial()
         self._slots = 0  # that the last plan could use
-        self._rate: float | None = None  # records/s that arrive, as last measured; it holds while no batch ends
+        self._rate: float | None = None  # records/s that arrive, in the last interval that measured it
         self._estimate: float | None = None  # the same by the last report alone
         self._ended: float | None = None  # when the last batch ended
         self.backlog: int | None = None  # when the last batch ended
@@ -45,8 +45,8 @@ class Intake:
         return limit
 
     def next_age(self) -> float | None:
-        """The maximum age of records in the batch that starts now. It is computed at the batch's start, not with a plan: the
-        batch may start before a control cycle has seen what the last one left."""
+        """The maximum age of records in the batch that starts now. It is computed at the batch's start and not with a plan,
+        because a batch may start before a control cycle has seen the backlog of the last batch."""
         if self._shedding is not None and self._ended is not None:
             rate = self._estimate if self._rate is None else self._rate
             since_s = min(self._clock() - self._ended, self._trigger_s)  # more arrive until the next batch may start

@@ -1,7 +1,7 @@
 """One control cycle: monitor → analyze → plan → execute, every interval, beside the data flow.
 
-Runs, attached queries and simulations share it; they differ in what they measure and in how a plan is carried out
-(``Planning``). The data flow never waits for it: it takes the plan in force and hands over reports.
+Runs, attached queries and simulations share it; they differ in how they measure and carry out a plan (``Planning``). The data
+flow never waits for it: it takes the plan in force and hands over reports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("springtide.control")
 
 
 class ControlLoop:
-    """``cycle`` is one round; ``start`` runs it in a thread until ``stop``, or until ``over`` says that it is over."""
+    """``cycle`` is a round; ``start`` runs rounds in a thread until ``stop``, or until ``over()``."""
 
     def __init__(
         self, plans: Planning, decider: Decider, clock: Clock, interval_s: float, over: Callable[[], bool] = lambda: False,
@@ -31,6 +31,8 @@ class ControlLoop:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.snapshot: Snapshot | None = None
+        self.failures = 0  # cycles in which anything but the policy failed
+        self.first_failure: str | None = None
 
     def cycle(self) -> None:
         """Monitor, analyze, plan, execute."""
@@ -39,12 +41,14 @@ class ControlLoop:
         self._last = now
         if snapshot is None:
             return  # nothing new to decide on
-        if self._decider.look_at_switch(snapshot.at) is not Mode.OFF:
-            requests = self._decider.decide(snapshot)
-            plan = self._plans.next_plan(snapshot, requests)
-            self._plans.adopt(plan, requests, snapshot)
-        self.snapshot = snapshot
-        self._decider.save_if_due()
+        try:
+            if self._decider.look_at_switch(snapshot.at) is not Mode.OFF:
+                requests = self._decider.decide(snapshot)
+                plan = self._plans.next_plan(snapshot, requests)
+                self._plans.adopt(plan, requests, snapshot)
+        finally:
+            self.snapshot = snapshot
+            self._decider.save_if_due()
 
     def start(self) -> None:
         """Begin: time counts from here."""
@@ -68,6 +72,10 @@ class ControlLoop:
             try:
                 self.cycle()
                 failing.end()
-            except Exception:  # the control flow may fail; the data flow goes on with the last plan
-                if failing.begins() and not self._over():
+            except Exception as error:  # the control flow may fail; the data flow goes on with the last plan
+                if self._over():
+                    continue
+                self.failures += 1
+                self.first_failure = self.first_failure or repr(error)
+                if failing.begins():
                     log.exception("the control loop failed; the last plan stays in force")

@@ -1,4 +1,4 @@
-"""A cluster that is only remembered: for tests, and to try what a fleet would do."""
+"""A cluster in memory, for tests and simulations of a fleet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from springtide.model.executor import Executor
 
 @dataclass
 class MemoryCluster:
-    """Executors that come ``starting_s`` after they were asked for, as far as there is ``room``, and leave at once."""
+    """Executors start ``starting_s`` after their request, at most ``room`` of them, and leave at once."""
 
     clock: Clock
     starting_s: float = 0.0
@@ -38,7 +38,7 @@ class MemoryCluster:
         self._bring(total)
 
     def release(self, names: Sequence[str]) -> None:
-        """Those that are then fewer than were asked for come anew, as with Spark."""
+        """Release executors; new ones start up to the requested total, as with Spark."""
         for name in names:
             if self._there.pop(name, None) is not None:
                 self.released.append(name)
@@ -49,14 +49,14 @@ class MemoryCluster:
         """Nothing runs."""
 
     def add(self) -> str:
-        """One comes by itself."""
+        """Add an executor that nobody requested."""
         name, host = str(self._made), self.hosts[self._made % len(self.hosts)]
         self._there[name] = Executor(name, host, self.cores)
         self._made += 1
         return name
 
     def kill(self, name: str) -> None:
-        """One is lost, and the cluster brings another in its place, as it was asked for so many."""
+        """Lose an executor; the cluster starts another in its place, because the requested total stands."""
         del self._there[name]
         self._coming.append(self.clock() + self.starting_s)
 

@@ -15,20 +15,20 @@ from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.model.topology import PASSING, Kind, Operator, Topology
 
 MAX_RECORD_AGE_S = 3_600
-"""Records that were created longer before the newest one do not count as arrivals: they say nothing about the present rate."""
+"""Records this much older than the newest do not count as arrivals: they say nothing about the present rate."""
 
 SIMULTANEOUS_S = 1e-6
 """Timestamps are microseconds: closer events count as simultaneous."""
 
 Span = tuple[float, float, float]
-"""Begin and end of a time, and the number of records that were created in it."""
+"""The begin and end of a period, and the number of records that were created in it."""
 
 
 class Monitor:
-    """Gathers reports from the data flow's thread; the control loop takes them out, once per interval.
+    """Collects reports from the data flow's thread; the control loop takes a snapshot of them once per interval.
 
-    Arrivals are measured here and nowhere else. Policies read them in snapshots. At the start of a batch, before a snapshot
-    has them, ``estimated_rate`` says what the last report alone tells.
+    Arrivals are measured here and nowhere else. Policies read them in snapshots. At the start of a batch, before the next
+    snapshot, ``estimated_rate`` estimates them from the last report alone.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -45,7 +45,7 @@ class Monitor:
             self._backlog = report.backlog
 
     def snapshot(self, at: float, interval_s: float, plan: Plan) -> Snapshot:
-        """What happened since the last one. Without a batch, rates and utilisations are unknown, not zero."""
+        """The measurements since the last snapshot. Without a batch, rates and utilisations are unknown, not zero."""
         with self._lock:
             reports, self._reports = self._reports, []
             backlog = self._backlog
@@ -96,7 +96,7 @@ class Monitor:
 
     def _sources(self, reports: Sequence[BatchReport], backlog: int | None) -> tuple[SourceSnapshot, ...]:
         """A report has the creation times and the backlog of all sources together. So each of several sources gets a share of
-        the arrivals, in proportion to what was read of it, and its backlog is unknown.
+        the arrivals, in proportion to the records read from it, and its backlog is unknown.
         """
         names = [source.name for source in self._topology.sources]
         if not reports:
@@ -114,8 +114,8 @@ class Monitor:
         )
 
     def _arrival_rate(self, reports: Sequence[BatchReport]) -> float | None:
-        """Records/s that arrived since the last report of the snapshot before: those that were read, and those by which the
-        backlog grew. Under a backlog, what was read alone would follow what a query can do, and not its input.
+        """Records/s that arrived since the last report of the previous snapshot: the records read, plus the growth of the
+        backlog. Under a backlog, the records read alone would measure the capacity of a query, and not its input.
         """
         last, before = reports[-1], self._counted
         self._counted = None if last.backlog is None else (last.committed, last.backlog)
@@ -125,7 +125,7 @@ class Monitor:
         return max(0.0, (sum(report.rows_in for report in reports) + grown) / (last.committed - before[0]))
 
     def _arrivals(self, reports: Sequence[BatchReport]) -> tuple[float, ...]:
-        """Records/s that arrived since the snapshot before, in parts of about a second; empty where creation times are unknown.
+        """Records/s that arrived since the previous snapshot, in parts of about a second; () without creation times.
 
         A report has a few quantiles of its records' creation times. The records that a quantile stands for were created
         between it and its neighbours, so they are spread over that time.
@@ -144,20 +144,20 @@ class Monitor:
 
 
 def estimated_rate(report: BatchReport) -> float | None:
-    """Records/s that arrive, as far as one report says: the backlog by the time in which it was created."""
+    """Records/s that arrive, by one report: the backlog divided by the time in which it was created."""
     unread = _unread(report, max((at for at, _ in report.created), default=math.inf))
     return unread[2] / (unread[1] - unread[0]) if unread is not None and unread[2] else None
 
 
 def _unread(report: BatchReport, newest: float) -> Span | None:
-    """What waits at the end of a batch was created after the newest record that was read."""
+    """The backlog at the end of a batch was created after the newest record that was read."""
     if report.backlog is None or report.committed <= newest:
         return None
     return newest, report.committed, float(report.backlog)
 
 
 def producers(topology: Topology, operator: Operator) -> list[str]:
-    """Whom an operator reads: sources, or operators that do work; a union is those that it unites, and so on."""
+    """The sources and working operators that an operator reads; a union stands for its inputs."""
     found: list[str] = []
     for name in operator.inputs:
         found += producers(topology, topology[name]) if topology[name].kind in PASSING else [name]

@@ -1,8 +1,8 @@
-"""Plan: from the degrees that are wanted to what is granted: degrees, slots, widths.
+"""Plan: from the requested degrees to the granted degrees, slots and widths.
 
 The papers' operators run side by side; Spark's stages take turns on all slots. Granting r replicas for an interval grants
-r seconds of work per second, so the slots are the sum of the degrees, of those that hardly work only what they need
-(``policy/scale/slots.py``), and every stage is as wide as the slots, or narrower where its work would not pay for the tasks.
+r seconds of work per second, so the slots are the sum of the degrees, less what operators with little work do not need
+(``policy/scale/slots.py``). Every stage is as wide as the slots, or narrower where its work would not pay for the tasks.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from springtide.model.topology import Kind, Operator, Topology
 from springtide.policy.scale import slots as needed
 
 WORK_PER_TASK_S = 0.010
-"""A task costs about 10 ms of fixed time, so one with less work than that costs more than it saves."""
+"""A task gets at least this much work: it costs about 10 ms of fixed time, so with less work it costs more than it saves."""
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What no plan goes beyond."""
+class SlotLimit:
+    """The most tasks that any plan runs at once."""
 
     max_slots: int
 
@@ -40,11 +40,12 @@ def work(snapshot: Snapshot) -> dict[str, float]:
 
 
 def grant(
-    topology: Topology, wanted: Mapping[str, int], bounds: Bounds, work: Mapping[str, float] | None = None
+    topology: Topology, wanted: Mapping[str, int], bounds: SlotLimit, work: Mapping[str, float] | None = None
 ) -> dict[str, int]:
-    """Degrees within the bounds: each at least 1 and at most what it can use; of too many, the largest give.
+    """Degrees within the bounds: each at least 1 and at most what the operator can use. Above the slots, the largest shrink.
 
-    Of equally large ones that with the least work gives first: a sink that hardly works is not to take a slot from a join.
+    Of equally large degrees that of the operator with the least work shrinks first: an idle sink must not take a slot from a
+    join.
     """
     degrees = {}
     for operator in topology.scalable:
@@ -59,8 +60,8 @@ def grant(
     return degrees
 
 
-def filled(topology: Topology, bounds: Bounds) -> dict[str, int]:
-    """Degrees that use all slots, as even as can be."""
+def filled(topology: Topology, bounds: SlotLimit) -> dict[str, int]:
+    """Degrees that use all slots, as evenly as possible."""
     degrees = grant(topology, {}, bounds)
     while sum(degrees.values()) < bounds.max_slots:
         room = [o.name for o in topology.scalable if degrees[o.name] < _limit(o, bounds.max_slots)]
@@ -70,12 +71,12 @@ def filled(topology: Topology, bounds: Bounds) -> dict[str, int]:
     return degrees
 
 
-def slots(degrees: Mapping[str, int], bounds: Bounds, work: Mapping[str, float] | None = None) -> int:
+def slots(degrees: Mapping[str, int], bounds: SlotLimit, work: Mapping[str, float] | None = None) -> int:
     return min(needed.slots(degrees, work or {}), bounds.max_slots)
 
 
 def widths(topology: Topology, slots: int, snapshot: Snapshot | None) -> dict[str, int]:
-    """How many tasks each operator has in a batch. A chained one has those of its upstream: of a diamond, once."""
+    """How many tasks each operator has in a batch. A chained operator has those of its upstream: in a diamond, once."""
     chosen: dict[str, int] = {}
     heads: dict[str, frozenset[str]] = {}  # the operators whose tasks an operator runs in
     for operator in topology:
@@ -94,7 +95,7 @@ def _limit(operator: Operator, slots: int) -> int:
 
 
 def _worthwhile(topology: Topology, head: Operator, snapshot: Snapshot | None, slots: int) -> int:
-    """How many tasks a stage's work of one batch pays for; all slots while nothing is known."""
+    """How many tasks a stage's work in a batch pays for; all slots while nothing is known."""
     if snapshot is None or not snapshot.batches or head.kind is Kind.STATEFUL:
         return slots
     measured = {operator.name: operator for operator in snapshot.operators}
@@ -106,7 +107,7 @@ def _worthwhile(topology: Topology, head: Operator, snapshot: Snapshot | None, s
 
 
 def chained(topology: Topology, head: Operator) -> list[Operator]:
-    """An operator and those that run in its tasks."""
+    """An operator and the operators that run in its tasks."""
     chain = [head]
     for consumer in topology.consumers[head.name]:
         if consumer.chained:

@@ -1,4 +1,4 @@
-"""The plan in force: how the next one is made of what was measured and requested, and how batches take it up."""
+"""The plan in force: how the next plan is made from measurements and requests, and how batches take it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from springtide.control.decider import Decider, degrees_of
 from springtide.control.executors import Executors
 from springtide.control.intake import Intake
 from springtide.control.monitor import Monitor
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.control.ports import Actuator, Journal, Measuring
 from springtide.control.routing import Routing
 from springtide.control.sharding import Sharding
@@ -31,13 +31,13 @@ log = logging.getLogger("springtide.control")
 
 @dataclass(frozen=True)
 class Goals:
-    """What is wanted of a run, and what every snapshot says of it.
+    """The goals and limits of a run, which every snapshot contains.
 
-    ``starting_s``: how long a replica takes to start, where no executors tell. ``pause_s``: how long a change of degrees stops
-    the operators.
+    ``starting_s``: the start-up time of a replica, where no executors measure it. ``pause_s``: how long a change of degrees
+    stops the operators.
     """
 
-    bounds: Bounds
+    bounds: SlotLimit
     target_s: float | None = None
     trigger_s: float = 0.0
     interval_s: float = 1.0
@@ -53,7 +53,7 @@ class Goals:
 
 @dataclass(frozen=True)
 class World:
-    """What plans are measured by, carried out through and recorded in."""
+    """The parts that measure, carry out and record plans."""
 
     monitor: Measuring
     journal: Journal
@@ -62,7 +62,7 @@ class World:
 
 
 class Plans:
-    """The plans of one run. The control loop makes them; the data flow takes the one in force, and reports."""
+    """The plans of a run. The control loop makes them; the data flow takes the plan in force, and reports."""
 
     def __init__(
         self, topology: Topology, goals: Goals, decider: Decider, world: World, *, intake: Intake | None = None,
@@ -72,7 +72,7 @@ class Plans:
         self._intake = intake or Intake()
         self._routing, self._sharding = routing or Routing(topology, {}, None), sharding or Sharding(topology)
         self._work: Mapping[str, float] = {}
-        self._taken: Plan | None = None  # the last that a batch took
+        self._taken: Plan | None = None  # the last plan that a batch took
         self.plan = self._first_plan()
 
     # for the control loop
@@ -86,18 +86,20 @@ class Plans:
         return self._make_plan(self.plan.degrees, snapshot, requests)
 
     def adopt(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
-        """Put a plan in force, if it is another one, and carry it out."""
+        """Put a new plan in force and carry it out; go on with an old one that an actuator failed to apply."""
         if plan != self.plan:
             reason = "; ".join(request.reason for request in requests) or self._other_reason(plan)
             if plan.degrees != self.plan.degrees or plan.actions:
                 log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
             self._world.journal.decision({**plan.to_json(), "at_s": round(snapshot.at, 3), "reason": reason})
             self.plan = replace(plan, actions=(), reason=reason)  # actions are done once
-            for actuator in self._world.actuators:
-                actuator.apply(plan)
-        # before anything was measured, no executor is requested or released
-        if self._work and self._decider.mode is Mode.ON:
-            self._world.executors.follow(plan, requests, snapshot)
+            self._unapplied = [(actuator, plan) for actuator in self._world.actuators]
+        try:
+            self._apply()
+        finally:
+            # before anything was measured, no executor is requested or released
+            if self._work and self._decider.mode is Mode.ON:
+                self._world.executors.follow(plan, requests, snapshot)
 
     # for the data flow
 
@@ -122,7 +124,7 @@ class Plans:
         self._world.journal.batch(report)
 
     def _first_plan(self) -> Plan:
-        """The plan before anything was measured: what the policy wants at time 0, or all slots while it decides nothing."""
+        """The plan before any measurement: the policy's requests at time 0, or all slots while it decides nothing."""
         degrees, bounds = planner.grant(self._topology, {}, self._goals.bounds), self._goals.bounds
         unmeasured = Monitor(self._topology).snapshot(0.0, 0.0, Plan(degrees, 1, {}))
         if self._decider.mode is Mode.ON:
@@ -130,9 +132,16 @@ class Plans:
             plan = self._make_plan(degrees, None, requests)
         else:
             plan = self._make_plan(planner.filled(self._topology, bounds), None, ())
-        for actuator in self._world.actuators:
-            actuator.apply(plan)
+        self._unapplied = [(actuator, plan) for actuator in self._world.actuators]
+        self._apply()
         return replace(plan, actions=())
+
+    def _apply(self) -> None:
+        """Have the actuators apply the plan. If one raises, it and the remaining ones are tried again in the next cycle."""
+        while self._unapplied:
+            actuator, plan = self._unapplied[0]
+            actuator.apply(plan)
+            del self._unapplied[0]
 
     def _make_plan(self, degrees: Mapping[str, int], snapshot: Snapshot | None, requests: Sequence[Request]) -> Plan:
         bounds = self._goals.bounds
@@ -143,13 +152,13 @@ class Plans:
         usable = min(there, slots if self._work else bounds.max_slots)  # all, until something is measured
         widths = planner.widths(self._topology, usable, snapshot)
         if self._work and snapshot is not None and not snapshot.batches and granted == self.plan.degrees:
-            widths = dict(self.plan.widths)  # nothing was measured, so nothing is known better than before
+            widths = dict(self.plan.widths)  # nothing new was measured
         actions = tuple(action for request in requests if (action := _placed(request.action)) is not None)
         limit, shed_after_s = self._intake.read_limit(snapshot, usable), self._intake.shed_after_s
         return Plan(granted, slots, widths, limit, self._goals.trigger_s, shed_after_s=shed_after_s, actions=actions)
 
     def _other_reason(self, plan: Plan) -> str:
-        """Why a plan is another one though nothing was requested."""
+        """Why a plan changed though nothing was requested."""
         if plan.shed_after_s == self.plan.shed_after_s:
             return "work or batch time changed"
         waiting = f"{self._intake.backlog or 0:,} wait"
@@ -159,5 +168,5 @@ class Plans:
 
 
 def _placed(action: Action) -> Scale | Migrate | None:
-    """What a plan says of places; None where degrees say it all."""
+    """The action, if it names nodes; None where the degrees say it all."""
     return action if isinstance(action, Migrate) or (isinstance(action, Scale) and action.nodes) else None

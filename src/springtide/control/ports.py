@@ -1,4 +1,4 @@
-"""What the control flow needs from the world, and offers to it. Few methods each, so that a test can stand in."""
+"""The ports of the control flow. Each has few methods, so that a test can implement it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from springtide.policy.group import Route
 from springtide.policy.scale import State
 
 Clock = Callable[[], float]
-"""Seconds, never going back; handed in, so that tests and simulators step it."""
+"""Seconds that never go back; handed in, so that tests and simulators step them."""
 
 
 class Control(Protocol):
-    """What the data flow sees of the control flow. It never waits for either."""
+    """The control flow as the data flow sees it, which never waits for it."""
 
     def current(self) -> Plan:
         """The plan in force, taken when a batch starts."""
@@ -32,15 +32,15 @@ class Control(Protocol):
         ...
 
     def report(self, report: BatchReport) -> None:
-        """What a batch did, handed over when it is committed."""
+        """Take the report of a batch when it is committed."""
         ...
 
 
 class Failure(Exception):
     """A data plane failed, and can be started again; its cause is ``__cause__``.
 
-    ``cause``: in a line. ``progressed``: whether anything was committed since it was started. ``mended``: whether it got rid of
-    the cause, so that it can be started at once. ``part``: what failed. ``way_out``: what a user can do about it.
+    ``cause``: in a line. ``progressed``: whether anything was committed since the start. ``mended``: whether the cause is gone,
+    so that it can be started at once. ``part``: what failed. ``way_out``: what a user can do about it.
     """
 
     def __init__(self, cause: str, *, progressed: bool, mended: bool = False, part: str = "query", way_out: str = "") -> None:
@@ -52,49 +52,48 @@ class DataPlane(Protocol):
     """What carries the records of a run, such as Spark in micro-batches. It is made with the run's ``Control``.
 
     Five messages pass between the two flows, and nothing else: open; take this plan (``Control.current``, which the data plane
-    asks for when it can go over to another one); here is a report (``Control.report``, when it is committed); it ended, and why
-    (``carry``); close.
+    calls when it can change plans); here is a report (``Control.report``, at a commit); it ended, and why (``carry``); close.
     """
 
     def open(self) -> None:
-        """Start what the operators run on."""
+        """Start the engine that the operators run on."""
         ...
 
     def carry(self, ending: Ending) -> Ended | None:
-        """Carry records until the run is to end, and say why it ended; None if it is to be called again, as there may be more.
+        """Carry records until the run ends, and return why it ended; None to be called again, as there may be more records.
 
-        Raises ``Failure`` if it can be called again, and goes on after the last commit then; any other error is final.
+        Raises ``Failure`` if it can be called again, and then continues after the last commit; any other error is final.
         """
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...
 
 
 class Planning(Protocol):
-    """What the control loop does with a decision: it measures, makes a plan of what was requested, and puts it in force."""
+    """Measures for the control loop, makes a plan from its requests, and puts the plan in force."""
 
     def measure(self, at: float, interval_s: float) -> Snapshot | None:
-        """What happened since the last time, ``at`` seconds after the start; None when there is nothing new to decide on."""
+        """The measurements since the last call, ``at`` seconds after the start; None when there is nothing new to decide on."""
         ...
 
     def next_plan(self, snapshot: Snapshot, requests: Sequence[Request]) -> Plan: ...
 
     def adopt(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
-        """Put a plan in force, carry it out and record it."""
+        """Put a plan in force, record it and carry it out. After a failure, the next call carries it out again."""
         ...
 
 
 class PolicyHost(Protocol):
-    """Where a policy decides: in the thread that asks, or in a process of its own."""
+    """Where a policy decides: in the calling thread, or in a separate process."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def restarts(self) -> int:
-        """How often its process was started again."""
+        """The number of restarts of its process."""
         ...
 
     def initial(self) -> State: ...
@@ -106,48 +105,48 @@ class PolicyHost(Protocol):
         ...
 
     def forget(self) -> None:
-        """Begin the next decision without what was learned."""
+        """Reset the state before the next decision."""
         ...
 
     def close(self) -> State | None:
-        """End its process; returns what the policy learned, where the process has it."""
+        """End its process; returns the policy's state, where the process has it."""
         ...
 
 
 class Measuring(Protocol):
-    """Who tells what was measured: from batches' reports, or, where there are no batches, by itself."""
+    """Makes snapshots: from batches' reports, or, where there are no batches, by its own measurements."""
 
     def add(self, report: BatchReport) -> None: ...
 
     def snapshot(self, at: float, interval_s: float, plan: Plan) -> Snapshot:
-        """What happened since the last one."""
+        """The measurements since the last snapshot."""
         ...
 
 
 class Actuator(Protocol):
-    """What carries a new plan out into the world beyond the next batch: read limits, executors."""
+    """Carries out the parts of a plan that batches do not read from it, such as the limits of sources."""
 
     def apply(self, plan: Plan) -> None: ...
 
 
 class Cluster(Protocol):
-    """The executors under a run. Asking and releasing return at once, may be repeated, and never raise."""
+    """The executors of a run. Requests and releases return at once, may be repeated, and never raise."""
 
     def executors(self) -> tuple[Executor, ...]:
-        """Those that are there now; none where there are no real ones, as in one process."""
+        """The present executors; none where there are no real ones, as in one process."""
         ...
 
     def ask(self, total: int) -> None:
-        """Want so many in all, those that are there included. Asking for fewer takes none away."""
+        """Request this many executors in all, the present ones included. A lower total releases none."""
         ...
 
     def release(self, names: Sequence[str]) -> None:
-        """Let these go, after what they are doing now where the cluster can wait for that."""
+        """Release these, after their running tasks where the cluster can wait for that."""
         ...
 
 
 class Journal(Protocol):
-    """Where a run's record is kept. Writing returns at once and never raises: a full disk must not stop a batch."""
+    """The record of a run. Writing returns at once and never raises: a full disk must not stop a batch."""
 
     def batch(self, report: BatchReport) -> None: ...
 

@@ -1,8 +1,7 @@
-"""What groupings know of the costs: learned from the reports, and handed to the tasks in numbered editions.
+"""The groupings' knowledge of costs: learned from reports, and published to the tasks in numbered editions.
 
-A plan names an edition, and an edition never changes, so a batch that is replayed routes as it did. An edition is saved
-before a plan can name it. Learning has a thread of its own: no batch waits for it, and a grouping that fails to learn
-keeps what it knew.
+A plan names an edition, and an edition never changes, so a replayed batch routes records as before. An edition is saved before
+a plan can name it. Learning has its own thread: no batch waits for it. A grouping that fails to learn retains its knowledge.
 """
 
 from __future__ import annotations
@@ -30,49 +29,49 @@ log = logging.getLogger("springtide.control")
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
-GROWTH = 0.25
-"""A new edition pays when so much more was learned than by the last one: 30 editions for the first 50,000 records."""
-OLDEST_S = 10.0
-"""After so long, a new edition pays for whatever changed: costs drift."""
-SAME = 0.02
-"""Tables that differ by less than this are the same: an edition costs the tasks a transfer."""
-KEPT = 8
-WAITING = 8
+PUBLISH_GROWTH = 0.25
+"""Publish an edition when the learned records have grown by this share: 30 editions for the first 50,000 records."""
+PUBLISH_AFTER_S = 10.0
+"""Publish any change after this long, because costs drift."""
+COST_TOLERANCE = 0.02
+"""Costs that differ by less than this share are equal: an edition costs the tasks a transfer."""
+RETAINED_EDITIONS = 8
+MAX_WAITING_REPORTS = 8
 
 
-class Store(Protocol):
-    """Where editions outlive the run."""
+class EditionStore(Protocol):
+    """Where editions are saved."""
 
     def save(self, edition: int, arrays: Arrays) -> None: ...
 
     def load(self, edition: int) -> Arrays | None: ...
 
     def latest(self) -> int:
-        """The number of the last edition, 0 if there is none."""
+        """The number of the last edition, 0 without any."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """What one operator's grouping knows, and whose knowledge it is: the grouping with its parameters, and the key."""
+class OperatorKnowledge:
+    """The state of an operator's grouping, the grouping with its parameters, and the key."""
 
     grouping: str
     key: tuple[str, ...]
     state: State
 
 
-Edition = Mapping[str, Known]
+Edition = Mapping[str, OperatorKnowledge]
 
 
 class Routing:
-    """The groupings of one run that learn, and what they know."""
+    """The learning groupings of a run, and their knowledge."""
 
     def __init__(
-        self, topology: Topology, groupings: Mapping[str, Grouping], store: Store | None, clock: Clock = time.monotonic, *,
-        wait: bool = False, keys: Mapping[str, tuple[str, ...]] | None = None, hashing: str = "",
+        self, topology: Topology, groupings: Mapping[str, Grouping], store: EditionStore | None, clock: Clock = time.monotonic,
+        *, wait: bool = False, keys: Mapping[str, tuple[str, ...]] | None = None, hashing: str = "",
     ) -> None:  # fmt: skip
-        """``wait``: learn before ``report`` returns, as a simulator wants; ``keys``: instead of the topology's; ``hashing``:
-        how keys are hashed, as what was learned by other hashes is of no use."""
+        """``wait``: learn before ``report`` returns, as a simulator needs; ``keys``: instead of the topology's; ``hashing``:
+        how keys are hashed, because knowledge by other hashes is of no use."""
         self._hashing = hashing
         self._learners: dict[str, Learner] = {name: g for name, g in groupings.items() if isinstance(g, Learner)}
         given = keys or {}
@@ -84,7 +83,7 @@ class Routing:
         self._learned = self._published = 0.0
         self._published_at = clock()
         self._failing = Once()
-        self._waiting = threading.BoundedSemaphore(WAITING)
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING_REPORTS)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-routing")
         self._closed = False
         self._editions: dict[int, Edition] = {}
@@ -92,7 +91,7 @@ class Routing:
         self._restore()
 
     def report(self, report: BatchReport) -> None:
-        """Learn from a batch, soon. When reports come faster than they are learned from, some are left out."""
+        """Learn from a batch, in the learning thread. Reports are dropped if they come faster than it learns."""
         if not self._learners or not (report.costs or report.variances):
             return
         if self._wait:
@@ -101,22 +100,22 @@ class Routing:
             self._thread.submit(self._learn, report).add_done_callback(lambda _: self._waiting.release())
 
     def routes(self, plan: Plan) -> dict[str, Route]:
-        """What upstream tasks need to route to each operator under this plan."""
+        """The data that upstream tasks need to route to each operator under this plan."""
         routes = {name: Route(key if key or not self._by_key(name) else None) for name, key in self._given.items()}
-        for name, known in self._recall(plan.knowledge).items():
-            if self._fits(name, known):
-                routes[name] = Route(known.key, self._table(name, known.state, plan.widths.get(name, 1)))
+        for name, knowledge in self._recall(plan.knowledge).items():
+            if self._fits(name, knowledge):
+                routes[name] = Route(knowledge.key, self._table(name, knowledge.state, plan.widths.get(name, 1)))
         return routes
 
     def close(self) -> None:
-        """Learn what is left to learn, and save it for the next run."""
+        """Learn from the waiting reports, and save the knowledge for the next run."""
         self._closed = True
         self._thread.shutdown(wait=True)
         if self._learned > self._published:
             self._publish()
 
     def _by_key(self, name: str) -> bool:
-        """Whether a grouping learns what keys cost; others, such as by utilisation, learn of their tasks alone."""
+        """Whether a grouping learns the costs of keys; others learn about their tasks alone, such as their utilisation."""
         return name in self._learners and getattr(self._learners[name], "by_key", True)
 
     def _learn(self, report: BatchReport) -> None:
@@ -127,13 +126,13 @@ class Routing:
                 if costs:
                     self._states[name] = learner.learn(self._states[name], report.plan.widths.get(name, 1), costs)
                     self._learned += sum(task.rows for task in costs)
-            except Exception:  # noqa: BLE001  a grouping is anybody's code; it must not end the learning of others
-                self._tell_once(name, "failed to learn; it keeps what it knew")
+            except Exception:  # noqa: BLE001  a grouping may raise anything; the others go on learning
+                self._warn_once(name, "failed to learn; it retains its knowledge")
         if self._is_due(report.plan):
             self._publish()
 
     def _find_key(self, name: str, report: BatchReport) -> None:
-        """Look for the column that drives the cost, until one is found or none can be."""
+        """Look for the column that determines the cost, until it is found or the search has failed."""
         if name in self._keys or name not in report.variances:
             return
         found = self._searches[name].add(report.variances[name])
@@ -144,9 +143,9 @@ class Routing:
         self._publish()
 
     def _is_due(self, plan: Plan) -> bool:
-        """Whether so much was learned that the tasks should know, and it makes a difference to them."""
+        """Whether an edition is worth its transfer: enough was learned, and it changes a table."""
         news = self._learned - self._published
-        if not news or (news < GROWTH * self._published and self._clock() - self._published_at < OLDEST_S):
+        if not news or (news < PUBLISH_GROWTH * self._published and self._clock() - self._published_at < PUBLISH_AFTER_S):
             return False
         before = self._editions.get(self.edition, {})
         for name in (name for name in self._states if name in self._keys):
@@ -160,18 +159,18 @@ class Routing:
     def _publish(self) -> None:
         number = self.edition + 1
         contents = {
-            name: Known(self._described(name), self._keys[name], state)
+            name: OperatorKnowledge(self._described(name), self._keys[name], state)
             for name, state in self._states.items()
             if name in self._keys
         }
         if self._store is not None:
             try:
                 self._store.save(number, _flat(contents))
-            except Exception as error:  # noqa: BLE001  a full disk, or a state that is no arrays, must not stop the run
-                self._tell_once("", f"what groupings learned cannot be saved ({error!r}); the last edition stays in force")
+            except Exception as error:  # noqa: BLE001  a full disk, or a state without arrays, must not stop the run
+                self._warn_once("", f"the groupings' knowledge cannot be saved ({error!r}); the last edition stays in force")
                 return
         self._editions[number] = contents
-        for old in sorted(self._editions)[:-KEPT]:
+        for old in sorted(self._editions)[:-RETAINED_EDITIONS]:
             del self._editions[old]
         self._published, self._published_at = self._learned, self._clock()
         self.edition = number
@@ -180,20 +179,20 @@ class Routing:
         try:
             return self._learners[name].table(state, width)
         except Exception:  # noqa: BLE001
-            self._tell_once(name, "cannot tell what it knows; it routes without it")
+            self._warn_once(name, "failed to make its table; it routes without it")
             return {}
 
-    def _tell_once(self, name: str, trouble: str) -> None:
+    def _warn_once(self, name: str, trouble: str) -> None:
         if self._failing.begins((name, trouble)):
             log.warning("%s%s", f"the grouping of operator {name!r} " if name else "", trouble, exc_info=bool(name))
 
-    def _fits(self, name: str, known: Known) -> bool:
-        """Whether what is known is of this grouping, with these parameters, and by this key."""
-        own = name in self._learners and known.grouping == self._described(name)
-        return own and self._given[name] in ((), known.key)
+    def _fits(self, name: str, knowledge: OperatorKnowledge) -> bool:
+        """Whether the knowledge is by this grouping, with these parameters, and by this key."""
+        own = name in self._learners and knowledge.grouping == self._described(name)
+        return own and self._given[name] in ((), knowledge.key)
 
     def _described(self, name: str) -> str:
-        """A grouping with its parameters, and how the keys are hashed that it learns by."""
+        """A grouping with its parameters, and how its keys are hashed."""
         grouping = repr(self._learners[name])
         return f"{grouping} {self._hashing}" if self._hashing and self._by_key(name) else grouping
 
@@ -202,50 +201,49 @@ class Routing:
         if found is not None or edition == 0:
             return found or {}
         arrays = self._store.load(edition) if self._store else None
-        if arrays is None:  # nothing of that batch was committed, so another route is as good
-            log.warning("edition %d of what groupings learned is gone; its batch is routed without it", edition)
+        if arrays is None:  # nothing of that batch is committed, so its records may take other routes
+            log.warning("edition %d of the groupings' knowledge is gone; its batch is routed without it", edition)
             return {}
         return _nested(arrays)
 
     def _restore(self) -> None:
-        """Go on from the last edition that can be read, as far as it fits. A search that found nothing begins anew."""
+        """Restore the last readable edition, as far as it fits. A search without a result starts again."""
         self.edition = last = self._store.latest() if self._store else 0
-        for number in range(last, max(0, last - KEPT), -1):
+        for number in range(last, max(0, last - RETAINED_EDITIONS), -1):
             arrays = self._store.load(number) if self._store else None
             if arrays is None:
                 continue
-            self._editions[last] = {n: known for n, known in _nested(arrays).items() if self._fits(n, known)}
-            for name, known in self._editions[last].items():
-                if known.key or not self._by_key(name):
-                    self._states[name], self._keys[name] = known.state, known.key
+            self._editions[last] = {n: knowledge for n, knowledge in _nested(arrays).items() if self._fits(n, knowledge)}
+            for name, knowledge in self._editions[last].items():
+                if knowledge.key or not self._by_key(name):
+                    self._states[name], self._keys[name] = knowledge.state, knowledge.key
             return
 
 
-def _same(one: Table, other: Table) -> bool:
-    """Whether two tables route all but alike: the same keys, and costs that are nearly the same."""
-    if one.keys() != other.keys():
-        return False
-    return all(one[name].shape == other[name].shape and _near(one[name], other[name]) for name in one)
+def _same(new: Table, old: Table) -> bool:
+    """Whether two tables have the same keys, and nearly the same costs."""
+    return new.keys() == old.keys() and all(_near(new[name], old[name]) for name in new)
 
 
-def _near(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    whole = one.dtype.kind != "f"
-    return bool((one == other).all()) if whole else np.allclose(one, other, rtol=SAME, atol=1e-12)
+def _near(new: npt.NDArray[Any], old: npt.NDArray[Any]) -> bool:
+    if new.dtype.kind != "f" or new.shape != old.shape:
+        return np.array_equal(new, old)
+    return np.allclose(new, old, rtol=COST_TOLERANCE, atol=1e-12)
 
 
 def _flat(contents: Edition) -> dict[str, npt.NDArray[Any]]:
-    """Everything in one mapping of arrays, as a file holds it."""
+    """All in one mapping of arrays, as in a file."""
     flat: dict[str, npt.NDArray[Any]] = {}
-    for name, known in contents.items():
-        flat[f"{name}/"] = np.array([known.grouping, *known.key], dtype=np.str_)
-        flat.update({f"{name}/{part}": array for part, array in known.state.items()})
+    for name, knowledge in contents.items():
+        flat[f"{name}/"] = np.array([knowledge.grouping, *knowledge.key], dtype=np.str_)
+        flat.update({f"{name}/{part}": array for part, array in knowledge.state.items()})
     return flat
 
 
-def _nested(arrays: Arrays) -> dict[str, Known]:
-    contents: dict[str, Known] = {}
+def _nested(arrays: Arrays) -> dict[str, OperatorKnowledge]:
+    contents: dict[str, OperatorKnowledge] = {}
     for name in (path[:-1] for path in arrays if path.endswith("/")):
         parts = {path.removeprefix(f"{name}/"): array for path, array in arrays.items() if path.startswith(f"{name}/")}
         grouping, *key = map(str, parts.pop(""))
-        contents[name] = Known(grouping, tuple(key), parts)
+        contents[name] = OperatorKnowledge(grouping, tuple(key), parts)
     return contents

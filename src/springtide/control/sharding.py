@@ -1,4 +1,4 @@
-"""Which task has each shard of a stateful operator: kept balanced, from batch to batch, by what the shards cost."""
+"""Which task has each shard of a stateful operator, balanced from batch to batch by the costs of the shards."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from springtide.policy.shard.balance import Balance
 
 log = logging.getLogger("springtide.control")
 
-NEWEST = 0.8
-"""What the newest batch counts in a shard's load. Elasticutor takes the last second's; a batch may be shorter."""
+LOAD_SMOOTHING = 0.8
+"""Weight of the latest batch in a shard's load. Elasticutor takes the last second's load; a batch may be shorter."""
 
 
 class Sharding:
-    """The shard maps of a run. A plan takes them as they are when its batch starts."""
+    """The shard maps of a run. A plan takes the present maps when its batch starts."""
 
     def __init__(self, topology: Topology, sharder: Sharder | None = None) -> None:
         self._shards = {o.name: o.state.shards for o in topology.stateful if o.state is not None}
         self._sharder = sharder or Balance()
         self._failing = Once()
         self._loads: dict[str, Loads] = {name: np.zeros(count) for name, count in self._shards.items()}
-        self._owners: dict[str, tuple[int, Owner]] = {}  # with the width that they are for
+        self._owners: dict[str, tuple[int, Owner]] = {}  # with their width
         self._stale: set[str] = set(self._shards)
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
 
     def report(self, report: BatchReport) -> None:
-        """Learn what the shards cost in a batch."""
-        with self._door:
-            for name, told in report.state.items():
+        """Learn the shards' costs in a batch."""
+        with self._lock:
+            for name, costs in report.state.items():
                 loads = np.zeros(self._shards[name])
-                for shard, seconds in told.seconds.items():
+                for shard, seconds in costs.seconds.items():
                     loads[shard] = seconds
-                self._loads[name] += NEWEST * (loads - self._loads[name])
+                self._loads[name] += LOAD_SMOOTHING * (loads - self._loads[name])
                 self._stale.add(name)
 
     def maps(self, widths: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
         """The task that has each shard, for tasks of these widths."""
-        with self._door:
+        with self._lock:
             return {name: self._map(name, max(1, widths.get(name, 1))) for name in self._shards}
 
     def _map(self, name: str, width: int) -> tuple[int, ...]:
@@ -56,12 +56,12 @@ class Sharding:
         return tuple(self._owners[name][1].tolist())
 
     def _assigned(self, owner: Owner, loads: Loads, width: int) -> Owner:
-        """What the sharder says; where it fails, or leaves a shard to a task that is not there, shards in ranges."""
+        """The sharder's assignment; if it fails or names a missing task, an even spread."""
         try:
             found = self._sharder.assign(owner, loads, width)
             if found.shape != owner.shape or found.min() < 0 or found.max() >= width:
                 raise ValueError(
-                    f"it is to give a task from 0 to {width - 1} for each of {len(owner)} shards; it gave {found!r}"
+                    f"it must return a task from 0 to {width - 1} for each of {len(owner)} shards; it returned {found!r}"
                 )
             return found
         except Exception:

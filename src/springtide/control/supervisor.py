@@ -1,4 +1,4 @@
-"""Starts a data plane again when it fails, with pauses, until it fails too often."""
+"""Restarts a data plane after failures, with pauses, until it fails too often."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from springtide.model.ending import Ended, Ending
 log = logging.getLogger("springtide.control")
 
 GIVE_UP_AFTER = 3
-"""Failures in a row, without a commit in between, after which a run is given up."""
+"""Give up a run after more failures in a row than this, without a commit in between."""
 BACKOFF_S = (1.0, 2.0, 4.0)
-"""Pauses after the first, the second and every later failure in a row."""
+"""Pauses before a restart, after the first, the second and every later failure in a row."""
 
 
 class Supervisor:
-    """Carries a run through the failures of its data plane."""
+    """Restarts the data plane of a run."""
 
     def __init__(self, plane: DataPlane, stop: threading.Event) -> None:
         self._plane, self._stop = plane, stop
         self.restarts = 0
 
     def run(self, ending: Ending) -> Ended:
-        """Return when the run is over, and say why."""
+        """Run until the end, and return why it ended."""
         ended: Ended | None = None
         failures = 0
         while ended is None and not self._stop.is_set():

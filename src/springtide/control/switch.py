@@ -1,4 +1,4 @@
-"""On, dry run or off: what the control flow may do, looked up at every cycle, so that it can be switched while it runs."""
+"""On, dry run or off: what the control flow may do. It reads the mode in every cycle, so it can be switched during a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from springtide.once import Once
 log = logging.getLogger("springtide.control")
 
 FILE = "control"
-"""In a run's folder: one word, the mode. Not there while nobody has switched."""
+"""The file in a run's folder with the mode, a word. It is missing until the first switch."""
 
 
 class Mode(StrEnum):
@@ -28,7 +28,7 @@ class Mode(StrEnum):
 
     @classmethod
     def named(cls, word: str) -> Mode:
-        """The mode that goes by a word.
+        """The mode with this name.
 
         >>> Mode.named("of")
         Traceback (most recent call last):
@@ -40,14 +40,14 @@ class Mode(StrEnum):
 
 
 class Switch(Protocol):
-    """What tells the mode. Asking returns at once and never raises."""
+    """Reads the mode. It returns at once and never raises."""
 
     def mode(self) -> Mode: ...
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """A mode that nobody switches."""
+class FixedMode:
+    """A mode that never changes."""
 
     value: Mode = Mode.ON
 
@@ -57,7 +57,7 @@ class Fixed:
 
 @dataclass
 class FileSwitch:
-    """The mode as a file has it: ``begun`` while there is none, and the last one while it cannot be read or understood."""
+    """The mode in a file: ``begun`` without a file, and the last mode while the file is unreadable or invalid."""
 
     path: Path
     begun: Mode = Mode.ON
@@ -78,10 +78,10 @@ class FileSwitch:
 
 
 def read(path: Path) -> Mode | None:
-    """The mode in a file; None when there is no file. OptionError, which names what came, for anything else."""
+    """The mode in a file; None without a file. Raises OptionError with the file's content for anything else."""
     try:
         with path.open("rb") as file:
-            word = file.read(100).decode("utf-8", "replace").strip()  # a mode is a word: whatever is longer is none
+            word = file.read(100).decode("utf-8", "replace").strip()  # longer text is no mode
     except FileNotFoundError:
         return None
     except OSError as fault:
@@ -93,7 +93,7 @@ def read(path: Path) -> Mode | None:
 
 
 def write(path: Path, mode: Mode) -> None:
-    """Switch: whole or not at all, so that nobody reads half a word."""
+    """Write the mode in one step, so that nobody reads half a word."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         beside.write_text(f"{mode}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What was granted: a plan, which every batch follows."""
+"""The plan, which every batch follows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from springtide.model.request import Request as Request  # policies import it fr
 
 @dataclass(frozen=True)
 class Plan:
-    """What was granted. A batch takes the plan in force when it starts, and keeps it through every replay.
+    """The granted degrees and limits. A batch takes the plan in force when it starts, and has the same plan in every replay.
 
     ``degrees``: replicas per operator. ``slots``: how many tasks run at once. ``widths``: tasks per operator's stage.
-    ``knowledge``: which edition of what groupings learned the tasks route by, 0 for none.
+    ``knowledge``: the edition of the groupings' knowledge by which tasks route, 0 for none.
     ``shed_after_s``: how old a record may be when its batch starts, None for any age; older ones are left out, and counted.
-    ``shed_before``: the same as a time, in seconds since 1970, fixed when the batch starts: a replay leaves out the same.
+    ``shed_before``: the same as a time, in seconds since 1970, fixed when the batch starts, so that replays leave out the same.
     ``read_limit``: the most records a batch reads, None for no limit. ``trigger_s``: the least time between two batches.
-    ``actions``: replicas that move, and where those come or go that the degrees change; done once, when the plan begins.
+    ``actions``: moves of replicas, and the nodes of added or removed replicas; carried out once, when the plan begins.
     ``shards``: by stateful operator, the task that has each of its shards.
     """
 
@@ -40,7 +40,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """Also of one that was written before plans had actions, or shards."""
-        actions = tuple(action_from_json(one) for one in document.get("actions", ()))
+        """Also from documents without actions or shards, of earlier versions."""
+        actions = tuple(map(action_from_json, document.get("actions", ())))
         shards = {name: tuple(owner) for name, owner in document.get("shards", {}).items()}
         return cls(**{**document, "actions": actions, "shards": shards})

@@ -1,6 +1,6 @@
-"""What somebody wants done, and the answer: one request and one verdict for policies, guards, managers, decider and journal.
+"""Requests and verdicts, for policies, guards, managers, decider and journal.
 
-All of it is plain values that JSON can carry, so that managers share nothing, wherever they run.
+They are plain values that JSON can carry, so that managers share nothing, wherever they run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, overload
 
 @dataclass(frozen=True)
 class Degree:
-    """An operator gets this many replicas, however many it has."""
+    """An operator gets this many replicas, whatever its present number."""
 
     kind: ClassVar[str] = "degree"
 
@@ -44,7 +44,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Migrate:
-    """A replica of an operator moves to another node. ``replica``: its place in the snapshot's list."""
+    """A replica of an operator moves to another node. ``replica``: its index in the snapshot's list."""
 
     kind: ClassVar[str] = "migrate"
 
@@ -78,7 +78,7 @@ class RemoveExecutor:
 Action = Degree | Scale | Migrate | AddExecutors | RemoveExecutor
 
 KINDS = ("scale-out", "migrate", "move-executor", "add-executors", "scale-in", "remove-executor")
-"""What managers request, the most urgent kind first: an overload is relieved before anything is saved, and a new replica
+"""The kinds of managers' requests, the most urgent first: relieving an overload comes before scaling in, and a new replica
 relieves more than a move."""
 
 _CLASSES: Mapping[str, type[Any]] = {
@@ -103,7 +103,7 @@ def action_from_json(document: Mapping[str, Any]) -> Action:
     Migrate(operator='a', replica=0, origin='n1', node='n2')
     """
     made_by = _CLASSES[document["kind"]]
-    # plans of earlier versions have "shards", which are always empty
+    # plans of earlier versions have "shards", always empty
     about = {name: value for name, value in document.items() if name not in ("kind", "shards")}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in about.items()}
     made: Action = made_by(**given)
@@ -112,9 +112,9 @@ def action_from_json(document: Mapping[str, Any]) -> Action:
 
 @dataclass(frozen=True, init=False)
 class Request:
-    """An action that somebody wants, why, how much it would help, and who wants it.
+    """A requested action, the reason, its score, and the requesting manager.
 
-    A scaling policy names an operator and its degree. What a degree cannot express is an action:
+    A scaling policy names an operator and its degree. Other changes are actions:
 
     >>> Request("enrich", 3, "900/s, 300/s per replica").action
     Degree(operator='enrich', after=3)
@@ -149,16 +149,16 @@ class Request:
 
     @property
     def operator(self) -> str:
-        """The operator that gets another degree; empty where none does."""
+        """The operator whose degree changes; empty where none does."""
         return self.action.operator if isinstance(self.action, Degree | Scale) else ""
 
     @property
     def degree(self) -> int:
-        """The degree that ``operator`` gets; 0 where no operator gets another."""
+        """The new degree of ``operator``; 0 where none changes."""
         return self.action.after if isinstance(self.action, Degree | Scale) else 0
 
     def checked(self, operators: Container[str]) -> Request:
-        """Itself, if a policy may request it; ValueError, or TypeError, for nonsense."""
+        """The request, if a policy may make it; ValueError or TypeError otherwise."""
         known = self.operator in operators or isinstance(self.action, Migrate | RemoveExecutor)
         whole = int(self.degree) == self.degree >= 0
         if not known or not whole or not isinstance(self.reason, str):
@@ -169,7 +169,7 @@ class Request:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """A degree has no action in JSON: ``operator`` and ``degree`` say it."""
+        """A change of a degree has no action in JSON, only ``operator`` and ``degree``."""
         action = None if isinstance(self.action, Degree) else action_to_json(self.action)
         return {
             "manager": self.manager, "operator": self.operator, "degree": self.degree, "action": action, "score": self.score,
@@ -178,14 +178,14 @@ class Request:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Request:
-        """KeyError, TypeError or ValueError for a document that is none. Earlier versions left out what an action implies."""
+        """KeyError, TypeError or ValueError for an invalid document. Earlier versions left out what an action implies."""
         parts = dict(document)
         reason, action = parts.pop("reason"), parts.pop("action", None)
         return cls(reason=reason, action=None if action is None else action_from_json(action), **parts)
 
 
 def _scaled(action: Action | None, operator: Any, degree: Any) -> Action:
-    """The action for this operator and degree; where those are None, the action has them."""
+    """The action for this operator and degree, which the action has itself where they are None."""
     if action is None:
         return Degree(operator, degree)
     if isinstance(action, Degree | Scale):
@@ -198,14 +198,14 @@ def _scaled(action: Action | None, operator: Any, degree: Any) -> Action:
 
 
 APPLICATION = "the application"
-"""The manager of the whole application, as the one who decides on requests."""
+"""The manager of the whole application, in verdicts."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to a request: what of it is granted, None for nothing, and why.
+    """The answer to a request: the granted action, None for a refusal, and why.
 
-    ``action`` may be less than was requested: three of five replicas. ``by``: who decided, a guard by its name or the
+    ``action`` may be a part of the request: three of five replicas. ``by``: who decided, a guard by its name or the
     application's manager. ``before``: the operator's degree when a guard decided.
     """
 
@@ -221,14 +221,14 @@ class Verdict:
 
     @property
     def subject(self) -> str:
-        """Who wants, or refuses, which kind of change. Not the amount nor the reason, which differ in every interval."""
+        """Who requests, or refuses, which kind of change. It has no amount and no reason, which differ in every interval."""
         if self.by == APPLICATION:
             return f"{self.request.manager}: {self.request.action.kind}"
         kind = "move" if self.before is None else "more" if self.request.degree > self.before else "less"
         return f"{self.by}: {kind} of {self.request.operator}"
 
     def __str__(self) -> str:
-        """A refusal as logs have it."""
+        """A refusal in a log."""
         request = self.request
         if self.by == APPLICATION:
             return f"refused: {request.action.kind} of {request.manager} ({request.reason}): {self.reason}"
@@ -240,14 +240,14 @@ class Verdict:
         return {"proposal": self.request.to_json(), "granted": self.granted, "action": action, "reason": self.reason}
 
     def refusal(self) -> dict[str, Any]:
-        """A refusal as journals, policy states and the control process have it."""
+        """A refusal in journals, policy states and messages of the control process."""
         guard = {} if self.by == APPLICATION else {"guard": self.by, "before": self.before, "after": self.request.degree}
         return {"refused": {**guard, **self.request.to_json()}, "reason": self.reason}
 
     @classmethod
     def of_refusal(cls, document: Mapping[str, Any]) -> Verdict:
-        """The inverse of ``refusal``; KeyError, TypeError or ValueError for a document that is none."""
+        """The inverse of ``refusal``; KeyError, TypeError or ValueError for an invalid document."""
         refused = dict(document["refused"])
-        after = refused.pop("after", None)  # earlier versions have no other degree of what a guard refused
+        after = refused.pop("after", None)  # earlier versions have the degree of a guard's refusal here only
         by, before = refused.pop("guard", APPLICATION), refused.pop("before", None)
         return cls(Request.from_json({"degree": after, **refused}), None, str(document["reason"]), by, before)

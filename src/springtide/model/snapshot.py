@@ -1,4 +1,4 @@
-"""What was measured in one interval. A measurement that is missing, or cannot be one, is None, never zero."""
+"""The measurements of an interval. A missing or impossible measurement is None, never zero."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from springtide.model.report import Latency
 
 
 class _Measured:
-    """What cannot have been measured (not a number, infinite, negative) becomes None, so that no policy acts on it.
+    """Impossible measurements (not a number, infinite, negative) become None, so that no policy acts on them.
 
-    A series or a list with such a number in it becomes empty, as if nothing was told.
+    A series or a list with such a number becomes empty, as if it was missing.
     """
 
     _single: ClassVar[tuple[str, ...]]  # the fields that may be None
-    _series: ClassVar[tuple[str, ...]]  # those that are tuples with numbers
+    _series: ClassVar[tuple[str, ...]]  # the fields that are tuples with numbers
 
     def __init_subclass__(cls) -> None:
-        """Found once for a class: a snapshot has thousands of values."""
+        """Runs once for a class: a snapshot has thousands of values."""
         types = {name: str(kind) for name, kind in cls.__annotations__.items()}
         cls._single = tuple(name for name, kind in types.items() if "None" in kind)
         cls._series = tuple(name for name, kind in types.items() if re.match(r"tuple\b.*\b(int|float)\b", kind))
@@ -34,7 +34,7 @@ class _Measured:
                 object.__setattr__(self, name, None)
         for name in self._series:
             value = getattr(self, name)
-            if isinstance(value, tuple) and any(_absurd(one) for item in value for one in _numbers(item)):
+            if isinstance(value, tuple) and any(_absurd(number) for item in value for number in _numbers(item)):
                 object.__setattr__(self, name, ())
 
 
@@ -48,10 +48,9 @@ def _numbers(item: object) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class NodeSnapshot(_Measured):
-    """A machine: its cores, and how many of them are in use, by whomever.
+    """A machine: its cores, and how many of them are in use by any process.
 
-    ``executors``: those on it, where there are such, the one that is missed least first. ``memory``: the share of theirs that
-    is in use, of the one that has most in use.
+    ``executors``: its executors, in the order of their release. ``memory``: the largest share of an executor's memory in use.
     """
 
     name: str
@@ -67,7 +66,7 @@ class NodeSnapshot(_Measured):
 
 @dataclass(frozen=True)
 class ReplicaSnapshot(_Measured):
-    """One replica of an operator: where it is, and the share of the interval in which it was busy."""
+    """A replica of an operator: its node, and the share of the interval in which it was busy."""
 
     node: str
     utilisation: float | None = None
@@ -75,10 +74,10 @@ class ReplicaSnapshot(_Measured):
 
 @dataclass(frozen=True)
 class OperatorSnapshot(_Measured):
-    """One operator over one interval: what came, what left, and how busy its replicas were.
+    """An operator over an interval: its input, its output, and how busy its replicas were.
 
-    ``inputs``: whom it reads, sources or operators, with the records that came from each. ``limit``: the most replicas that
-    it can use. ``shards``: how many parts its state is cut into, if it has any.
+    ``inputs``: the sources and operators that it reads, with the records from each. ``limit``: the most replicas that it can
+    use. ``shards``: the number of shards of its state, if it has any.
     """
 
     name: str
@@ -91,8 +90,8 @@ class OperatorSnapshot(_Measured):
     rate: float | None  # records/s arriving
     utilisation: float | None  # busy time / (degree × interval)
     backlog: int | None  # records that wait for it
-    latency_ms: float | None  # in batches: from the start of its stage to its end; else from a record's coming to its leaving
-    served: int | None = None  # records that it was done with; in batches those that came
+    latency_ms: float | None  # in batches: of its stage; else from a record's arrival to its output
+    served: int | None = None  # records processed; in batches equal to the input
     inputs: tuple[tuple[str, int], ...] = ()
     limit: int | None = None
     shards: int | None = None
@@ -104,21 +103,22 @@ class OperatorSnapshot(_Measured):
         return self.busy_s / self.served if self.served and self.busy_s else None
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "replicas": [dict(vars(one)) for one in self.replicas]}
+        return {**vars(self), "replicas": [dict(vars(replica)) for replica in self.replicas]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> OperatorSnapshot:
         inputs = tuple((name, rows) for name, rows in document["inputs"])
-        return cls(**{**document, "inputs": inputs, "replicas": tuple(ReplicaSnapshot(**one) for one in document["replicas"])})
+        replicas = tuple(ReplicaSnapshot(**replica) for replica in document["replicas"])
+        return cls(**{**document, "inputs": inputs, "replicas": replicas})
 
 
 @dataclass(frozen=True)
 class SourceSnapshot(_Measured):
-    """One source over one interval: what arrived, what was read and what waits. An arrival is a record's creation: a new end
-    offset of a topic, a new record of a generated stream.
+    """A source over an interval: arrivals, records read and backlog. An arrival is a record's creation: a new end offset of a
+    topic, a new record of a generated stream.
 
     ``rows``: records that were read. ``arrivals``: records/s that arrived, read or not, in parts of about a second, the latest
-    last; empty where creation times are unknown. ``arrival_rate``: their mean, by what was read and by what the backlog grew.
+    last; empty where creation times are unknown. ``arrival_rate``: their mean, by the records read and the backlog's growth.
     ``backlog``: records that wait to be read, at the last count.
     """
 
@@ -135,14 +135,13 @@ class SourceSnapshot(_Measured):
 
 @dataclass(frozen=True)
 class Snapshot(_Measured):
-    """The whole topology over one interval, ``at`` seconds after the run's start; every operator after those it reads.
+    """The whole topology over an interval, ``at`` seconds after the run's start; every operator comes after its inputs.
 
     ``batches``: (records, seconds) of each batch that ended in the interval; a batch-size rule learns from them.
-    ``target_s``: the latency that is wanted of the run. ``slots``: the most replicas that all operators may have together.
-    ``trigger_s``: the time between two batches, 0 or None where none is set. ``starting_s``: how long a replica takes to come.
-    ``pause_s``: how long a change of degrees stops the operators; not at all on Spark.
-    ``there``: slots for which nothing has to start, where executors come and go.
-    ``batch_overhead_s``: what a batch takes beside its work, which no replica shortens, where that was measured.
+    ``target_s``: the run's target latency. ``slots``: the most replicas of all operators together. ``trigger_s``: the time
+    between two batches, 0 or None where none is set. ``starting_s``: the start-up time of a replica. ``pause_s``: how long a
+    change of degrees stops the operators; not at all on Spark. ``there``: the present slots, where executors come and go.
+    ``batch_overhead_s``: the part of a batch's time that no replica shortens, where that was measured.
     """
 
     at: float
@@ -166,7 +165,7 @@ class Snapshot(_Measured):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.interval_s < math.inf:
-            object.__setattr__(self, "interval_s", 0.0)  # an interval that was none: nothing was measured in it
+            object.__setattr__(self, "interval_s", 0.0)  # an invalid interval measured nothing
 
     @property
     def arrival_rate(self) -> float | None:
@@ -183,14 +182,14 @@ class Snapshot(_Measured):
         return self.by_name[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Of 1,000 operators in 5 ms where ``asdict`` takes 37: a driver has other things to do."""
+        """Takes 5 ms for 1,000 operators, where ``asdict`` takes 37 ms."""
         return {
             **{part.name: getattr(self, part.name) for part in fields(self)},
             "plan": self.plan.to_json(),
-            "operators": [one.to_json() for one in self.operators],
+            "operators": [operator.to_json() for operator in self.operators],
             "latency": None if self.latency is None else dict(vars(self.latency)),
-            "sources": [dict(vars(one)) for one in self.sources],
-            "nodes": [dict(vars(one)) for one in self.nodes],
+            "sources": [dict(vars(source)) for source in self.sources],
+            "nodes": [dict(vars(node)) for node in self.nodes],
         }
 
     @classmethod
@@ -198,10 +197,10 @@ class Snapshot(_Measured):
         latency = document["latency"]
         parts = {
             "plan": Plan.from_json(document["plan"]),
-            "operators": tuple(OperatorSnapshot.from_json(one) for one in document["operators"]),
+            "operators": tuple(map(OperatorSnapshot.from_json, document["operators"])),
             "batches": tuple((rows, seconds) for rows, seconds in document["batches"]),
             "latency": None if latency is None else Latency(**latency),
-            "sources": tuple(SourceSnapshot.from_json(one) for one in document["sources"]),
-            "nodes": tuple(NodeSnapshot.from_json(one) for one in document["nodes"]),
+            "sources": tuple(map(SourceSnapshot.from_json, document["sources"])),
+            "nodes": tuple(map(NodeSnapshot.from_json, document["nodes"])),
         }
         return cls(**{**document, **parts})

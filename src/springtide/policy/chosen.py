@@ -1,4 +1,4 @@
-"""The scaling policy of a run, put together from names: the policy, what it learned before, and the guards around it."""
+"""The scaling policy of a run, made from names: the policy, its saved state, and its guards."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from springtide.policy.scale import ScalePolicy, State
 from springtide.policy.trial import fault_of
 
 STATE = "state"
-"""The setting that names a file with what a policy learned; every policy has it."""
+"""The setting of every policy that names a file with a saved state."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A policy behind its guards, and the state to begin with; None: its own beginning."""
+    """A policy behind its guards, and its saved state; None for the initial one."""
 
     policy: ScalePolicy
     state: State | None = None
@@ -31,9 +31,9 @@ def chosen(
     policy: str, settings: Mapping[str, object] | None, guards: Sequence[str], operators: Sequence[str],
     managed: Callable[[ScalePolicy], ScalePolicy] | None = None,
 ) -> Chosen:  # fmt: skip
-    """Make a policy by its name. A guard is ``name`` or ``name:parameter=value,…``, asked in the order given.
+    """Make a policy by its name. A guard is ``name`` or ``name:parameter=value,…``; guards review requests in this order.
 
-    ``managed`` puts the policy into managers' hands, inside of the guards.
+    ``managed`` puts the policy under managers, behind the guards.
 
     >>> chosen("static", {"degree": 4}, ["bounds:most=2"], ["a"]).policy.name
     'static'
@@ -44,23 +44,21 @@ def chosen(
     if managed is not None:
         if file is not None:
             raise OptionError(
-                f"{STATE}={file!r}: each manager has a state of its own, which no file has; leave it or grant out"
+                f"{STATE}={file!r}: each manager has its own state, which no file has; leave out {STATE} or grant"
             )
         made = managed(made)
-    whole: ScalePolicy = Guarded(made, tuple(named("guard", one) for one in guards)) if guards else made
+    whole: ScalePolicy = Guarded(made, tuple(named("guard", guard) for guard in guards)) if guards else made
     scale.check(whole, operators)
     learned = None if file is None else read_state(str(file), policy)
     if learned is not None and (fault := fault_of(made, learned, operators)) is not None:
-        raise OptionError(
-            f"state={str(file)!r} is damaged: policy {policy!r} cannot decide with what it holds ({fault}); train it again"
-        )
+        raise OptionError(f"state={str(file)!r} is damaged: policy {policy!r} cannot decide with it ({fault}); train it again")
     if learned is not None and guards:
         learned = {"policy": learned, "guards": {}}
     return Chosen(whole, learned)
 
 
 def refuse_simulated(policy: str) -> None:
-    """OptionError for a policy that only the simulator can ask."""
+    """OptionError for a policy that works in the simulator only."""
     if getattr(registry.find("scale", policy), "simulator_only", False):
         raise OptionError(
             f"policy {policy!r} knows the future, which only the simulator can tell; use it with `springtide simulate`"
@@ -74,7 +72,7 @@ def named(kind: str, text: str) -> Any:
         own, _, rest = rest.partition(":")
         name = f"{name}:{own}"
     known = "|".join(re.escape(p.name) for p in registry.parameters(registry.find(kind, name)))
-    parts = re.split(rf",\s*(?=(?:{known})\s*=)", rest)  # a value may have commas of its own
+    parts = re.split(rf",\s*(?=(?:{known})\s*=)", rest)  # a value may contain commas
     pairs = [part.partition("=") for part in parts if part.strip()]
     wrong = [key for key, equals, _ in pairs if not equals]
     if wrong:
@@ -83,17 +81,17 @@ def named(kind: str, text: str) -> Any:
 
 
 def write_state(file: Path, policy: str, state: State) -> None:
-    """Keep what a policy learned, for ``--set state=FILE``."""
+    """Save the state of a policy, for ``--set state=FILE``."""
     check_writable(file)
     try:
         text = json.dumps({"policy": policy, "state": state}, allow_nan=False)
     except (TypeError, ValueError) as fault:
-        raise OptionError(f"what policy {policy!r} learned is no JSON ({fault}); a state is made of what JSON knows") from None
+        raise OptionError(f"the state of policy {policy!r} is not JSON ({fault}); use values that JSON can carry") from None
     file.write_text(text, encoding="utf-8")
 
 
 def check_writable(file: Path) -> None:
-    """Fail in words, before anything was learned, where it could not be kept."""
+    """OptionError, before anything is learned, for a file that cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         there = file.exists()
@@ -106,13 +104,13 @@ def check_writable(file: Path) -> None:
 
 
 def read_state(file: str, policy: str) -> State:
-    """What ``springtide train`` wrote."""
+    """Read a state from ``springtide train``."""
     try:
         document = json.loads(Path(file).read_text(encoding="utf-8"))
         found, state = document["policy"], document["state"]
         if not isinstance(state, dict):
             raise TypeError("no state")
-        json.dumps(state, allow_nan=False)  # Python's JSON reads what is no number, and policies would decide on it
+        json.dumps(state, allow_nan=False)  # Python's JSON reads NaN, and policies would decide on it
     except FileNotFoundError:
         raise OptionError(f"state={file!r}: there is no such file; `springtide train` writes one") from None
     except (OSError, ValueError, KeyError, TypeError) as fault:

@@ -1,13 +1,11 @@
-"""Everything that can be chosen, found by its kind and its short name, and made from settings.
+"""Plug-ins, found by kind and short name, and made from settings.
 
-A plug-in is a frozen dataclass. Its fields are its parameters, each an int, a float, a str or a bool with a
-default; its class attributes ``kind``, ``name``, ``source`` and ``summary`` say what it is. The same settings
-serve Python, the command line and ``spark.springtide.*``; all but Python hand over strings, so ``create``
-reads strings too.
+A plug-in is a frozen dataclass. Its fields are its parameters, each an int, a float, a str or a bool with a default; its class
+attributes ``kind``, ``name``, ``source`` and ``summary`` describe it. The same settings serve Python, the command line and
+``spark.springtide.*``; all but Python pass strings, so ``create`` reads strings too.
 
-A user's own class joins by an entry point of the group ``springtide.policies``, or is named as
-``module:Class``. A built-in keeps its name when an entry point brings the same one; the other is still
-reached as ``module:Class``.
+A user's class is registered by an entry point of the group ``springtide.policies``, or named as ``module:Class``. If an entry
+point has the name of a built-in, the built-in comes first; the other is found as ``module:Class``.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from springtide.policy.scale import ScalePolicy
 
 ENTRY_POINTS = "springtide.policies"
-"""The entry point group by which another package's plug-ins join."""
+"""The entry point group of other packages' plug-ins."""
 
 METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -54,7 +52,7 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "shard": ("assign",),
     }
 )
-"""The kinds, and the methods that a plug-in of each has to have."""
+"""The kinds, and the required methods of their plug-ins."""
 
 _BUILT_IN = (
     "springtide.policy.scale.static:Static",
@@ -117,7 +115,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a plug-in, as help texts and error messages show it."""
+    """A parameter of a plug-in, for help texts and error messages."""
 
     name: str
     type: type
@@ -128,7 +126,7 @@ class Parameter:
     help: str
 
     def allowed(self) -> str:
-        """What a value may be, in words.
+        """The allowed values, in words.
 
         >>> Parameter("degree", int, "replicas", 1, None, 1, "").allowed()
         'an int in replicas, at least 1'
@@ -145,9 +143,9 @@ class Parameter:
 
 
 def parameter(default: _T, unit: str = "", minimum: float | None = None, maximum: float | None = None, help: str = "") -> _T:
-    """A field of a plug-in: its default, and what people need to know to set it.
+    """A field of a plug-in: its default, and how to set it.
 
-    ``minimum`` and ``maximum`` are allowed values themselves, in ``unit``; None leaves that end open.
+    ``minimum`` and ``maximum`` are allowed values, in ``unit``; None is no limit.
     """
     about = {"unit": unit, "minimum": minimum, "maximum": maximum, "help": help}
     made: _T = dataclasses.field(default=default, metadata=about)
@@ -214,7 +212,7 @@ def available(kind: str | None = None) -> list[type[Any]]:
 
 
 def find(kind: str, name: str) -> type[Any]:
-    """The class of a kind that goes by a short name, or that ``module:Class`` names."""
+    """The class of a kind with a short name, or from ``module:Class``."""
     _check_kind(kind)
     if ":" in name:
         cls = _load(name)
@@ -241,7 +239,7 @@ def create(kind: str, name: str, settings: Mapping[str, object] | None = None) -
     """Make a plug-in from its settings, given as values or as strings; the others keep their defaults.
 
     A float whose unit is ``s`` may be written as a duration, such as ``"2m"``. Raises OptionError for a name,
-    a parameter or a value that does not exist or does not fit, and tells what would.
+    a parameter or a value that does not exist or does not fit, with the allowed ones.
 
     >>> create("scale", "static", {"degree": "3"})
     Static(degree=3, degrees='')
@@ -296,9 +294,9 @@ def _read(p: Parameter, given: object) -> int | float | str | bool:
         if isinstance(given, str):
             return given
     elif p.type is bool:
-        told = yes_or_no(given) if isinstance(given, str) else given
-        if isinstance(told, bool):
-            return told
+        switched = yes_or_no(given) if isinstance(given, str) else given
+        if isinstance(switched, bool):
+            return switched
     elif isinstance(given, str):
         return int(given) if p.type is int else _float(given, p.unit)
     elif p.type is int:
@@ -328,7 +326,7 @@ def _built_in() -> Iterator[type[Any]]:
 
 
 def _joined() -> Iterator[type[Any]]:
-    """The plug-ins of other packages. A broken one is left out with a warning: others must still run."""
+    """The plug-ins of other packages. A broken one is left out with a warning."""
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             yield _checked(point.load(), point.value)
@@ -358,7 +356,7 @@ def _checked(cls: Any, path: str) -> type[Any]:
 
 
 def _faults(cls: Any) -> Iterator[str]:
-    """What keeps a class from being a plug-in; the first is reported."""
+    """Why a class is not a plug-in; the first fault is reported."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         yield "it is no dataclass"
         return

@@ -1,4 +1,4 @@
-"""What a policy is said to have learned, tried out: on a file that is damaged inside, every decision of a run would fail."""
+"""Tries out a saved state: with a damaged one, every decision of a run would fail."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INTERVALS, INTERVAL_S = 8, 10.0
 
 
 def fault_of(policy: ScalePolicy, state: State, operators: Sequence[str]) -> str | None:
-    """Why a policy cannot go on from a state; None if it can, as far as a few made-up intervals tell.
+    """Why a policy cannot use a state; None if it can, in a few artificial intervals.
 
-    A policy that fails on them from its own beginning is not the state's fault.
+    A policy that fails in them with its initial state too is not the state's fault.
 
     >>> from springtide.policy.scale.flink import Flink
     >>> fault_of(Flink(), {"marks": 5}, ["a"]), fault_of(Flink(), {}, ["a"])
@@ -36,13 +36,13 @@ def _fails(policy: ScalePolicy, state: State, operators: Sequence[str]) -> str |
     try:
         for snapshot in _made_up(operators):
             state, _ = decided(policy, state, snapshot, rng)
-    except Exception as fault:  # noqa: BLE001  a policy is anybody's code, and a damaged state breaks it anywhere
+    except Exception as fault:  # noqa: BLE001  a damaged state may raise anything
         return f"{type(fault).__name__}: {fault}"
     return None
 
 
 def _made_up(operators: Sequence[str]) -> Iterator[Snapshot]:
-    """Intervals of operators in a line, one replica each, whose load doubles from one to the next."""
+    """Intervals of operators in a line, with a replica each, whose load doubles in every interval."""
     for number in range(INTERVALS):
         rate = 10.0 * 2**number
         rows, before, made = round(rate * INTERVAL_S), "source", []

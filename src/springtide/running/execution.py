@@ -38,7 +38,7 @@ from springtide.running.watching import Watch, watching
 
 if TYPE_CHECKING:
     from springtide.spark.driver.checkpoint import Checkpoint
-    from springtide.spark.driver.plane import Outcome
+    from springtide.spark.driver.plane import RunOutcome
 
 log = logging.getLogger("springtide")
 
@@ -72,7 +72,7 @@ class Run:
     ) -> bool | None:
         return self._endings.__exit__(kind, error, trace)
 
-    def follow(self) -> Outcome:
+    def follow(self) -> RunOutcome:
         """Wait until the run ends."""
         outcome = self._plane.follow()
         floor = floor_s(list(self._journal.recent))
@@ -80,7 +80,7 @@ class Run:
             self._checkpoint.remember("floor", {"floor_s": floor})
         return outcome
 
-    def result(self, outcome: Outcome) -> Result:
+    def result(self, outcome: RunOutcome) -> Result:
         """The summary of a run that has ended; it is written to the run's folder, and plotted."""
         fleet = self._executors.fleet
         summary = {

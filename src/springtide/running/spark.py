@@ -20,7 +20,7 @@ from springtide.spark.driver import checks, clusters, room
 from springtide.spark.driver import session as sessions
 from springtide.spark.driver.arrivals import SourceActuator
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.plane import BatchPlane, Outcome
+from springtide.spark.driver.plane import BatchPlane, RunOutcome
 from springtide.spark.private.failures import cause_of
 from springtide.spark.shared.hashing import hashing_mark, routing_seed
 from springtide.spark.state import store
@@ -89,7 +89,7 @@ class SparkPlane:
         except Exception as error:
             raise RunError(f"Spark did not start: {cause_of(error)} ({self._log} has more)") from error
 
-    def follow(self) -> Outcome:
+    def follow(self) -> RunOutcome:
         assert self._driver is not None
         return self._driver.run(self._job.options.ending)
 

@@ -1,4 +1,4 @@
-"""What the clairvoyant is told: the records that will come to each operator in each second, and what they will cost."""
+"""What the clairvoyant is foreseen: the records that will come to each operator in each second, and what they will cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from springtide.model.rate import Rate
-from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen, Work
+from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen, FutureWork
 from springtide.sim.draws import chances_of, generator
 from springtide.sim.kernels import Floats
 from springtide.sim.model import Model, Operator, Source
@@ -16,7 +16,7 @@ from springtide.sim.model import Model, Operator, Source
 DRAWN = 20_000
 
 
-def future_of(model: Model, end_s: float, seed: int, max_slots: int) -> list[Work]:
+def future_of(model: Model, end_s: float, seed: int, max_slots: int) -> list[FutureWork]:
     """One part for each operator, in the model's order. What comes is the rates', not how chance spreads the records."""
     seconds = math.ceil(end_s)
     coming = {source.name: _per_second(source.steps, seconds) for source in model.sources}
@@ -27,7 +27,7 @@ def future_of(model: Model, end_s: float, seed: int, max_slots: int) -> list[Wor
         mean, spread = _cost(model.sources[0], operator, seed)
         poisson = float(any(source.arrivals == "poisson" for source in model.sources))
         limit = min(operator.parallelism or max_slots, max_slots)
-        found.append(Work(operator.name, arrivals, mean, limit, (poisson + spread) / 2))
+        found.append(FutureWork(operator.name, arrivals, mean, limit, (poisson + spread) / 2))
     return found
 
 
@@ -36,13 +36,13 @@ def foreseen(
 ) -> Foreseen:
     """The clairvoyant that knows this model's future. It thinks in stations, and is asked for operators: those that are chained
     to others share their tasks, and have one replica each, so the first of a chain has what is left of the station's."""
-    told = bound.told(future_of(model, end_s, seed, max_slots), interval_s, target_s)
+    foreseen = bound.for_future(future_of(model, end_s, seed, max_slots), interval_s, target_s)
     degrees: dict[str, tuple[int, ...]] = {}
     for operator in model.operators:
-        own = tuple(max(1, replicas - (len(operator.folded) - 1)) for replicas in told.degrees[operator.name])
+        own = tuple(max(1, replicas - (len(operator.folded) - 1)) for replicas in foreseen.degrees[operator.name])
         before = degrees.get(operator.head)  # one that runs in the tasks of several is dealt out to them
         degrees[operator.head] = own if before is None else tuple(a + b for a, b in zip(before, own, strict=True))
-    return replace(told, degrees=degrees)
+    return replace(foreseen, degrees=degrees)
 
 
 def _per_second(rate: Rate, seconds: int) -> Floats:

@@ -1,6 +1,6 @@
-"""What ``springtide submit`` has spark-submit run: an unchanged application, whose queries are attached to as they start.
+"""Runs an unchanged application for ``springtide submit``, and attaches to its queries when they start.
 
-Usage: launch.py app.py [arguments]. How to scale is in ``spark.springtide.*``.
+Usage: launch.py app.py [arguments]. The settings ``spark.springtide.*`` control the scaling.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def launch(arguments: Sequence[str]) -> None:
 
 
 def attach_to_all() -> None:
-    """Attach to every query that is started from Python from now on, in whichever session.
+    """Attach to every query that Python code starts from now on, in any session.
 
-    A listener would hear of the same queries, but only its own session's, and through a server for callbacks.
+    A listener would only see the queries of its own session, and would need a callback server.
     """
     from pyspark.sql.streaming import DataStreamWriter
 
@@ -41,16 +41,16 @@ def attach_to_all() -> None:
 
 
 def attaching(start: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, and what it returns is attached to. Whatever keeps that from working, the query goes on."""
+    """Wrap a function that starts a query, to attach to the query. If attaching fails, the query goes on."""
 
     @functools.wraps(start)
-    def started(*given: Any, **named: Any) -> Any:
-        query = start(*given, **named)
+    def started(*args: Any, **options: Any) -> Any:
+        query = start(*args, **options)
         try:
             from springtide.spark.attach.entry import begin
 
             begin(query, {}, time.time)
-        except Exception as error:  # noqa: BLE001  the application is somebody else's, and has to go on
+        except Exception as error:  # noqa: BLE001  the user's application has to go on
             log.error("query %s runs, but is not attached to: %s", query.name or query.id, error)
         return query
 
@@ -58,12 +58,12 @@ def attaching(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _log_to_stderr() -> None:
-    """Decisions are told, whatever the application does with its own log."""
-    own, handler = logging.getLogger("springtide"), logging.StreamHandler(sys.stderr)
+    """Log decisions to stderr, independently of the application's logging."""
+    logger, handler = logging.getLogger("springtide"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
-    own.addHandler(handler)
-    own.setLevel(logging.INFO)
-    own.propagate = False
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from springtide.control.hierarchy import Hierarchy
 from springtide.control.memory import MemoryCluster
 from springtide.control.plane.served import Served
 from springtide.control.plane.spec import Spec
-from springtide.control.planner import Bounds
-from springtide.control.switch import Fixed, Mode
+from springtide.control.planner import SlotLimit
+from springtide.control.switch import FixedMode, Mode
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import Rate, constant
 from springtide.model.report import BatchReport, Latency
@@ -397,7 +397,7 @@ def world(policy: Any, grant: GrantPolicy | None = None, begin: int = 2, hosts: 
     made = World.__new__(World)
     made.now, made.decisions, made.shown = 0.0, [], on_hosts()
     made.loop = rig(
-        crowded().topology, policy, bounds=Bounds(8), read_limit=None, trigger_s=0.0, interval_s=1.0, clock=made.clock,
+        crowded().topology, policy, bounds=SlotLimit(8), read_limit=None, trigger_s=0.0, interval_s=1.0, clock=made.clock,
         actuators=[made], journal=made, monitor=made, target_s=0.25, grant=grant, **options,
     )  # fmt: skip
     made.cluster = MemoryCluster(made.clock, 4.0, hosts=tuple(hosts))
@@ -432,7 +432,7 @@ def test_a_plan_has_actions_only_for_replicas_with_places() -> None:
 
 def test_a_dry_run_tells_once_what_it_would_move() -> None:
     request = Request(action=RemoveExecutor("0", another=True), reason="a is full", score=0.5)
-    found = world(At(tuple((float(at), request) for at in range(9))), switch=Fixed(Mode.DRY_RUN))
+    found = world(At(tuple((float(at), request) for at in range(9))), switch=FixedMode(Mode.DRY_RUN))
     found.cycles(6)
     assert found.cluster.released == []
     assert found.cluster.asked == []

@@ -35,7 +35,7 @@ from springtide.control.plane.child import Child, Lost
 from springtide.control.plane.remote import Patience, PolicyFailed, RemotePolicy
 from springtide.control.plane.spec import Spec, make
 from springtide.control.plane.wire import decoded, encoded
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.rate import sampled
@@ -163,7 +163,7 @@ def test_wrong_options_are_told_before_a_process_starts() -> None:
         RemotePolicy(Spec("static", {"degre": 1}), start=never)
     with pytest.raises(OptionError, match="no grant policy is named 'token-buket'; did you mean 'token-bucket'"):
         RemotePolicy(Spec("static", grant="token-buket"), start=never)
-    with pytest.raises(OptionError, match="each manager has a state of its own"):
+    with pytest.raises(OptionError, match="each manager has its own state"):
         RemotePolicy(Spec("tide", {"state": "x.json"}, grant="all"), start=never)
     with pytest.raises(OptionError, match="choose grant= too"):
         RemotePolicy(Spec("tide", managers="settle=3s"), start=never)
@@ -455,7 +455,7 @@ def test_of_a_state_that_json_cannot_carry_the_last_known_stays(
     assert [answered(remote, number) for number in (2, 3, 4)] == [2, 3, 4]
     assert remote.close() == {"seen": 1}
     assert [record.message for record in caplog.records] == [
-        "what policy moody learned is not kept: TypeError: JSON cannot carry {1, 2}"
+        "the state of policy moody cannot be saved: TypeError: JSON cannot carry {1, 2}"
     ]
 
 
@@ -579,8 +579,8 @@ def test_what_a_late_answer_asks_for_counts_beside_what_the_next_one_does(tmp_pa
 
 LOST = {
     "silent": ("", "it hangs: no answer in 0.5 s"),
-    "reads nothing": (BEGINS, "it hangs: it did not read what it was asked in 0.5 s"),
-    "reads a part": (BEGINS + "sys.stdin.read(100_000)", "it hangs: it did not read what it was asked in 0.5 s"),
+    "reads nothing": (BEGINS, "it hangs: it did not read its question in 0.5 s"),
+    "reads a part": (BEGINS + "sys.stdin.read(100_000)", "it hangs: it did not read its question in 0.5 s"),
     "answers nothing": (BEGINS + "line()", "it hangs: no answer in 4 s"),  # on a busy machine, reading takes a second
     "rubbish": (BEGINS + "line(); print('rubbish', flush=True)", "it answered nonsense, b'rubbish'"),
     "no document": (BEGINS + "line(); tell([])", "list, not a document"),
@@ -589,7 +589,7 @@ LOST = {
     "no requests": (BEGINS + "tell({'number': line()['number'], 'requests': [7]})", "nonsense: TypeError"),
     "refused": (BEGINS + "tell({'number': line()['number'], 'requests': [], 'refused': [7]})", "nonsense: TypeError"),
     "none": (BEGINS + "tell({'number': line()['number'], 'requests': None})", "nonsense: TypeError"),
-    "unasked": (BEGINS + "print('hello', flush=True); line()", "told what nobody asked for: b'hello|nonsense, b'hello"),
+    "unasked": (BEGINS + "print('hello', flush=True); line()", "wrote without a question: b'hello|nonsense, b'hello"),
     "endless": (BEGINS + "line()\nwhile True: sys.stdout.write('x' * 10_000)", "over 1,000,000 bytes, and no end"),
     "cannot begin": ("line(); tell({'error': 'a\\n  b\\nImportError: c'})", "could not begin: ImportError: c"),
     "ends": (BEGINS + "line(); sys.exit(4)", "exit code 4: it ended"),
@@ -601,7 +601,7 @@ def test_nonsense_and_silence_cost_a_process_its_place(
     what: str, made: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The snapshot is of 1,000 operators, ten times what a pipe holds."""
-    monkeypatch.setattr(children, "LONGEST", 1_000_000)
+    monkeypatch.setattr(children, "MAX_ANSWER_BYTES", 1_000_000)
     script, why = LOST[what]
     (big,) = large(1_000, 1, 0)
     hang_s = float(why.split()[-2]) if "hangs" in why else 60.0
@@ -666,7 +666,7 @@ def test_no_process_outlives_a_driver_that_was_killed(mood: str, hang_s: int, tm
 def loop_of(policy: Any, interval_s: float = 1.0, **more: Any) -> tuple[Rig, Memory]:
     memory = Memory()
     loop = rig(
-        line(), policy, bounds=Bounds(8), read_limit=None, trigger_s=0.0, interval_s=interval_s, clock=time.monotonic,
+        line(), policy, bounds=SlotLimit(8), read_limit=None, trigger_s=0.0, interval_s=interval_s, clock=time.monotonic,
         actuators=[memory], journal=memory, **more,
     )  # fmt: skip
     return loop, memory

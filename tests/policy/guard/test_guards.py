@@ -605,7 +605,7 @@ def test_every_guard_says_why_it_held_something_back() -> None:
     assert held_back(Quota(most=10), has(a=10), wants=12) == [
         ["quota: all operators together have at most 10, and none is left"]
     ]
-    assert held_back(Never(), has(a=10), wants=12) == [["never: it lets nothing of it pass"]]
+    assert held_back(Never(), has(a=10), wants=12) == [["never: it refuses the request"]]
     assert held_back(MaxStep(), has(a=10), wants=99) == [[]]  # it lets some of it pass
 
 

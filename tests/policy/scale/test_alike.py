@@ -88,11 +88,11 @@ def test_without_input_the_other_one_is_believed() -> None:
 
 
 def test_what_is_kept_is_bounded_and_looked_through_quickly() -> None:
-    noise = np.random.default_rng(0).normal(5, 1, alike.KEPT + 100)
+    noise = np.random.default_rng(0).normal(5, 1, alike.MAX_INTERVALS + 100)
     state: dict[str, object] = {"ends": noise.tolist(), "peaks": noise.tolist()}
     state = alike.followed(state, 100.0, 100.0, 100.0)
-    assert len(json.dumps(alike.followed(state, 1.0, 1.0, 1.0)["ends"])) < 25 * alike.KEPT
-    assert len(state["ends"]) == len(state["peaks"]) == alike.KEPT  # type: ignore[arg-type]
+    assert len(json.dumps(alike.followed(state, 1.0, 1.0, 1.0)["ends"])) < 25 * alike.MAX_INTERVALS
+    assert len(state["ends"]) == len(state["peaks"]) == alike.MAX_INTERVALS  # type: ignore[arg-type]
     begun = time.process_time()
     for _ in range(20):
         alike.mixed(state, 100.0, 2)

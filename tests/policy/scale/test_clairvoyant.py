@@ -18,7 +18,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen, Work, cheapest
+from springtide.policy.scale.clairvoyant import Clairvoyant, Foreseen, FutureWork, cheapest
 from springtide.policy.scale.demand import demand
 from springtide.policy.scale.erlang import erlang_b
 from springtide.sim import Constant, Edge, Exponential, Model, Operator, Source, simulate
@@ -50,7 +50,7 @@ def brute_force(arrivals: Sequence[float], interval: int, target_s: float, limit
 
 def told(arrivals: Sequence[float], interval: int, target_s: float, limit: int = 6) -> tuple[list[int], tuple[int, int]]:
     """The clairvoyant's plan for even arrivals and even work, and its late seconds and replica-seconds."""
-    plan = cheapest([Work("a", np.array(arrivals, dtype=float), COST, limit, variability=0.0)], interval, target_s)["a"]
+    plan = cheapest([FutureWork("a", np.array(arrivals, dtype=float), COST, limit, variability=0.0)], interval, target_s)["a"]
     lengths = [len(arrivals[begin : begin + interval]) for begin in range(0, len(arrivals), interval)]
     assert len(plan) == len(lengths)
     spent = sum(n * s for n, s in zip(plan, lengths, strict=True))
@@ -149,8 +149,8 @@ def test_nobody_is_earlier_who_has_all_replicas_all_the_time(calm: list[int], bu
 def test_in_a_line_of_equal_operators_degrees_are_within_one(
     arrivals: list[int], count: int, target_s: float, variability: float
 ) -> None:
-    group = [Work(f"o{i}", np.array(arrivals, dtype=float), COST, 9, variability) for i in range(count)]
-    plan = Clairvoyant().told(group, 3.0, target_s).degrees
+    group = [FutureWork(f"o{i}", np.array(arrivals, dtype=float), COST, 9, variability) for i in range(count)]
+    plan = Clairvoyant().for_future(group, 3.0, target_s).degrees
     for degrees in zip(*plan.values(), strict=True):
         assert max(degrees) - min(degrees) <= 1
         assert all(1 <= degree <= 9 for degree in degrees)
@@ -159,9 +159,13 @@ def test_in_a_line_of_equal_operators_degrees_are_within_one(
 def test_operators_that_differ_are_sized_each_with_its_part_of_the_target() -> None:
     """1 ms and 9 ms of work share 0.5 s as 0.05 and 0.45 s; 100/s need 0.1 and 0.9 replicas, so one each."""
     arrivals = np.full(10, 100.0)
-    plan = Clairvoyant().told([Work("a", arrivals, 0.001, 9, 0.0), Work("b", arrivals, 0.009, 9, 0.0)], 5.0, 0.5)
+    plan = Clairvoyant().for_future(
+        [FutureWork("a", arrivals, 0.001, 9, 0.0), FutureWork("b", arrivals, 0.009, 9, 0.0)], 5.0, 0.5
+    )
     assert plan.degrees == {"a": (1, 1), "b": (1, 1)}
-    more = Clairvoyant().told([Work("a", 10 * arrivals, 0.001, 9, 0.0), Work("b", 10 * arrivals, 0.009, 9, 0.0)], 5.0, 0.5)
+    more = Clairvoyant().for_future(
+        [FutureWork("a", 10 * arrivals, 0.001, 9, 0.0), FutureWork("b", 10 * arrivals, 0.009, 9, 0.0)], 5.0, 0.5
+    )
     assert {name: max(each) for name, each in more.degrees.items()} == {"a": 1, "b": 9}
 
 
@@ -177,7 +181,7 @@ def test_chance_is_paid_for_as_m_m_k_says(load: float, target_s: float) -> None:
     """At a constant rate: the fewest k whose work and wait keep the target, if that is within three of what keeps up."""
     fewest = next(k for k in range(math.ceil(load), 200) if k > load and COST * (1 + wait_mmk(load, k)) <= target_s)
     assume(fewest <= math.ceil(load) + 3)
-    plan = cheapest([Work("a", np.full(1000, load / COST), COST, 500)], 1000, target_s)["a"]
+    plan = cheapest([FutureWork("a", np.full(1000, load / COST), COST, 500)], 1000, target_s)["a"]
     assert plan[0] <= fewest  # with so short a time a queue may not even have grown
     assert plan[0] >= math.ceil(load) - 1
 
@@ -186,7 +190,7 @@ def test_a_tight_target_gets_the_replicas_that_it_needs() -> None:
     """50 replicas of work, 10.1 ms for 10 ms of work: M/M/k waits 0.1 ms from 61 replicas on."""
     fewest = next(k for k in range(51, 200) if COST * (1 + wait_mmk(50.0, k)) <= 0.0101)
     assert fewest == 61
-    assert cheapest([Work("a", np.full(10, 5_000.0), COST, 500)], 5, 0.0101)["a"] == [fewest, fewest]
+    assert cheapest([FutureWork("a", np.full(10, 5_000.0), COST, 500)], 5, 0.0101)["a"] == [fewest, fewest]
 
 
 def test_an_operator_without_cost_needs_one_replica() -> None:

@@ -15,7 +15,7 @@ from springtide.errors import OptionError
 from springtide.model.plan import Plan, Request
 from springtide.model.snapshot import OperatorSnapshot, ReplicaSnapshot, Snapshot
 from springtide.policy.scale import ScalePolicy, check
-from springtide.policy.scale.learning import Learner, Seen
+from springtide.policy.scale.learning import EdfLearner, Seen
 from springtide.policy.scale.model_based import ModelBased, monotone, transitions
 from springtide.policy.scale.q_learning import QLearning
 from springtide.policy.scale.threshold import Threshold
@@ -177,7 +177,7 @@ def test_actions_stay_between_one_and_the_most() -> None:
 
 
 @pytest.mark.parametrize("policy", [QLearning(), ModelBased()], ids=lambda policy: policy.name)
-def test_without_a_target_a_learner_goes_by_a_second(policy: Learner) -> None:
+def test_without_a_target_a_learner_goes_by_a_second(policy: EdfLearner) -> None:
     """As tide does. That it is far below shows in the cost of replicas that are too many."""
     intervals = [operator(degree=4, rate=100.0, latency_ms=5.0)] * 50
     state, asked = lived(policy, *intervals)
@@ -187,7 +187,7 @@ def test_without_a_target_a_learner_goes_by_a_second(policy: Learner) -> None:
 
 
 @pytest.mark.parametrize("policy", [QLearning(target_ms=9), ModelBased(target_ms=9)], ids=lambda policy: policy.name)
-def test_an_operator_that_cannot_be_replicated_is_left_alone(policy: Learner) -> None:
+def test_an_operator_that_cannot_be_replicated_is_left_alone(policy: EdfLearner) -> None:
     state, asked = lived(policy, *[operator(degree=1, rate=100.0, latency_ms=50.0, limit=1)] * 50)
     assert not any(asked)
     assert state["tables"] == {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from control.test_loop import line
 from springtide.control import planner
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.policy.scale.slots import slots
 
 
@@ -36,10 +36,10 @@ def test_what_is_not_known_counts_whole() -> None:
 
 def test_a_grant_uses_all_slots_when_the_sink_needs_none() -> None:
     wanted = {"first": 7, "second": 3, "sink": 1}
-    unknown = planner.grant(line(), wanted, Bounds(8))
+    unknown = planner.grant(line(), wanted, SlotLimit(8))
     assert sum(unknown.values()) == 8
-    known = planner.grant(line(), wanted, Bounds(8), {"first": 5.0, "second": 1.0, "sink": 0.001})
-    assert known == {"first": 5, "second": 3, "sink": 1} and planner.slots(known, Bounds(8), {"sink": 0.001}) == 8
+    known = planner.grant(line(), wanted, SlotLimit(8), {"first": 5.0, "second": 1.0, "sink": 0.001})
+    assert known == {"first": 5, "second": 3, "sink": 1} and planner.slots(known, SlotLimit(8), {"sink": 0.001}) == 8
 
 
 @given(some.lists(some.tuples(some.integers(1, 9), some.floats(0, 9)), min_size=1, max_size=20))

@@ -15,13 +15,22 @@ from hypothesis import strategies as some
 
 from springtide.apps.lines import line
 from springtide.control import planner
-from springtide.control.planner import Bounds
+from springtide.control.planner import SlotLimit
 from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.rate import Rate
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.policy.scale.tide import policy, replay
-from springtide.policy.scale.tide.policy import BEGINNING, BLOCKS, KEPT, USUAL, Tide, _regret, _scenarios, _usual
+from springtide.policy.scale.tide.policy import (
+    BLOCKS,
+    INITIAL_WEIGHT,
+    RETAINED_INTERVALS,
+    USUAL_INTERVALS,
+    Tide,
+    _regret,
+    _scenarios,
+    _usual,
+)
 from springtide.sim import simulate
 
 COST = 0.01
@@ -202,7 +211,7 @@ def test_under_overload_the_slots_go_where_the_work_is() -> None:
     snapshot = overloaded()
     topology = line(2).topology
     names = dict(zip(("o0", "o1"), (o.name for o in topology.scalable), strict=True))
-    granted = planner.grant(topology, {names[name]: n for name, n in wanted_of(snapshot).items()}, Bounds(10))
+    granted = planner.grant(topology, {names[name]: n for name, n in wanted_of(snapshot).items()}, SlotLimit(10))
     assert granted[names["o0"]] >= 8
 
 
@@ -246,9 +255,9 @@ def test_the_reason_holds_the_numbers() -> None:
 
 def test_the_state_stays_small() -> None:
     state = Tide().initial()
-    for number, arrivals in enumerate(noisy(400.0, KEPT + 20)):
+    for number, arrivals in enumerate(noisy(400.0, RETAINED_INTERVALS + 20)):
         state, _ = Tide().decide(state, seen(arrivals, [5], at=10.0 * number), np.random.default_rng(0))
-    assert len(state["intervals"]) == len(state["levels"]) == KEPT
+    assert len(state["intervals"]) == len(state["levels"]) == RETAINED_INTERVALS
     assert len(json.dumps(state)) < 50_000
 
 
@@ -259,8 +268,8 @@ def test_what_is_usual_is_a_mean_in_which_the_first_interval_counts_longest() ->
     for number in range(10_000):
         state["usual"], state["counted"] = _usual(state, 1.0 if number == 0 else 5.0)
         usual.append(state["usual"])
-    assert usual[0] == 1 and usual[BEGINNING] == pytest.approx(3) and usual[-1] == pytest.approx(5, abs=0.01)
-    assert _usual(state, 5.0 + USUAL)[0] == pytest.approx(6, abs=0.01), "of the last so many intervals"
+    assert usual[0] == 1 and usual[INITIAL_WEIGHT] == pytest.approx(3) and usual[-1] == pytest.approx(5, abs=0.01)
+    assert _usual(state, 5.0 + USUAL_INTERVALS)[0] == pytest.approx(6, abs=0.01), "of the last so many intervals"
 
 
 def test_another_interval_than_before_begins_anew() -> None:
@@ -427,5 +436,5 @@ def test_candidates_that_are_not_played_would_not_have_been_chosen(
 ) -> None:
     intervals = [[rate] * 10 for rate in np.exp(np.random.default_rng(1).normal(6, 1, 40)).tolist()]
     found = run(Tide(), intervals, 2, **options)
-    monkeypatch.setattr(policy, "AT_ONCE", 10**6)
+    monkeypatch.setattr(policy, "GROUP_SIZE", 10**6)
     assert found == run(Tide(), intervals, 2, **options)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import springtide as st
-from springtide.control.sharding import NEWEST, Sharding
+from springtide.control.sharding import LOAD_SMOOTHING, Sharding
 from springtide.errors import OptionError
 from springtide.model.plan import Plan
 from springtide.model.report import BatchReport, StateReport
@@ -166,7 +166,7 @@ def test_the_newest_batch_counts_most() -> None:
     sharding = Sharding(topology())
     sharding.report(report({0: 4.0}))
     sharding.report(report({1: 4.0}))
-    assert sharding._loads["count"][:2] == pytest.approx([4.0 * NEWEST * (1 - NEWEST), 4.0 * NEWEST])
+    assert sharding._loads["count"][:2] == pytest.approx([4.0 * LOAD_SMOOTHING * (1 - LOAD_SMOOTHING), 4.0 * LOAD_SMOOTHING])
 
 
 @pytest.mark.parametrize("found", [np.array([0, 1]), np.full(8, 7), np.full(8, -1), None])

@@ -45,9 +45,9 @@ from springtide.spark.attach import entry, options
 from springtide.spark.attach.advice import advise
 from springtide.spark.attach.attachment import Attachment
 from springtide.spark.attach.batches import (
-    Batch,
+    BatchStage,
     Limit,
-    Stage,
+    QueryBatch,
     Use,
     from_progress,
     learned_limit,
@@ -63,7 +63,7 @@ from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
 from springtide.spark.driver import clusters
 from springtide.spark.private import status
-from springtide.spark.private.status import Job
+from springtide.spark.private.status import SparkJob
 
 T0 = 1_800_000_000.0
 
@@ -116,13 +116,13 @@ def test_what_kafka_holds_back_is_the_difference_of_the_offsets() -> None:
 
 
 def test_useful_slots_are_those_of_the_stage_where_the_work_is() -> None:
-    assert useful_slots([Stage(6, 3.0)]) == 6
-    assert useful_slots([Stage(1, 3.0)]) == 1
+    assert useful_slots([BatchStage(6, 3.0)]) == 6
+    assert useful_slots([BatchStage(1, 3.0)]) == 1
     # 2 tasks of 5 s, and 200 small ones of 2 s in all: 5 + 2/n s, at best 5.01; within a twentieth (5.2605) from n = 8 on
-    assert useful_slots([Stage(2, 10.0), Stage(200, 2.0)]) == 8
+    assert useful_slots([BatchStage(2, 10.0), BatchStage(200, 2.0)]) == 8
     # the longest of 10 tasks takes 4 s of 6.7 in all, the median 0.3: 2 slots finish as soon as 10 do
-    assert useful_slots([Stage(10, 6.7, longest_s=4.0, median_s=0.3)]) == 2
-    assert useful_slots([]) is None and useful_slots([Stage(4, 0.0)]) is None
+    assert useful_slots([BatchStage(10, 6.7, longest_s=4.0, median_s=0.3)]) == 2
+    assert useful_slots([]) is None and useful_slots([BatchStage(4, 0.0)]) is None
 
 
 def test_a_limit_is_learned_when_there_were_slots_to_spare_and_forgotten_when_a_batch_can_use_more() -> None:
@@ -148,7 +148,7 @@ def test_a_limit_learned_at_little_work_is_forgotten_at_twice_as_much() -> None:
     st.lists(st.tuples(st.integers(1, 40), st.floats(0.01, 50), st.floats(0, 20), st.floats(0.01, 5)), min_size=1, max_size=5)
 )
 def test_more_slots_than_useful_shorten_nothing_by_more_than_a_twentieth(parts: list[tuple[int, float, float, float]]) -> None:
-    stages = [Stage(tasks, work, min(longest, work), median) for tasks, work, longest, median in parts]
+    stages = [BatchStage(tasks, work, min(longest, work), median) for tasks, work, longest, median in parts]
     useful = useful_slots(stages)
     assert useful is not None and 1 <= useful <= max(stage.tasks for stage in stages)
 
@@ -167,12 +167,14 @@ def test_the_time_in_jobs_counts_what_overlaps_once() -> None:
 # ---- snapshots
 
 
-def batch(number: int, second: float, took: float, rows: int, **more: Any) -> Batch:
-    """One stage of 4 tasks that worked for 2 s, unless told otherwise."""
-    return Batch(number, T0 + second, took, rows, **{"unread": 0, "stages": (Stage(4, 2.0),), "in_jobs_s": took / 2, **more})
+def batch(number: int, second: float, took: float, rows: int, **more: Any) -> QueryBatch:
+    """One stage of 4 tasks that worked for 2 s, unless given otherwise."""
+    return QueryBatch(
+        number, T0 + second, took, rows, **{"unread": 0, "stages": (BatchStage(4, 2.0),), "in_jobs_s": took / 2, **more}
+    )
 
 
-def shot(batches: list[Batch], **more: Any) -> Snapshot:
+def shot(batches: list[QueryBatch], **more: Any) -> Snapshot:
     known: dict[str, Any] = {
         "at": 9.0, "degree": 4, "there": 2, "limit": None, "trigger_s": 0.0, "target_s": 60.0, "most": 8, "starting_s": 5.0
     }  # fmt: skip
@@ -214,7 +216,7 @@ def test_latency_is_the_wait_for_the_batch_and_the_batch() -> None:
     # nothing came for 100 s: a record starts a batch at once, after the trigger interval of 1 s at most
     quiet = latency([batch(1, 0, 0.2, 9), batch(2, 100, 3, 100)], trigger_s=1.0)
     assert quiet is not None and quiet.mean == 3500.0
-    # 500 are held back by a source that is read at 100 in 2 s: 10 s more
+    # 500 are unread in a source that is read at 100 in 2 s: 10 s more
     behind = latency([batch(1, 0, 2, 9), batch(2, 2, 3, 100, unread=500)], trigger_s=0.0)
     assert behind is not None and behind.mean == 14000.0
     assert latency([batch(1, 0, 2, 9), batch(2, 2, 3, 0)], trigger_s=0.0) is None
@@ -257,51 +259,51 @@ def test_a_batch_counts_with_the_slots_that_were_there_while_it_ran() -> None:
 # ---- advice
 
 
-def told(batches: list[Batch], most: int = 6, target_s: float = 2.0, fixed: float = 0.0) -> dict[str, str]:
+def advised(batches: list[QueryBatch], most: int = 6, target_s: float = 2.0, fixed: float = 0.0) -> dict[str, str]:
     return {one.kind: one.text for one in advise(batches, most, target_s, fixed)}
 
 
-def test_nothing_is_told_of_batches_that_scale() -> None:
-    assert told([batch(n, 3 * n, 2, 100, in_jobs_s=1.8) for n in range(5)]) == {}
-    assert told([]) == {}
+def test_nothing_is_advised_for_batches_that_scale() -> None:
+    assert advised([batch(n, 3 * n, 2, 100, in_jobs_s=1.8) for n in range(5)]) == {}
+    assert advised([]) == {}
 
 
 @pytest.mark.parametrize(
     ("kind", "more", "numbers"),
     [
-        ("skew", {"stages": (Stage(8, 3.0, longest_s=1.7, median_s=0.2),)}, ("8 tasks", "1.70 s", "0.20 s")),
-        ("partitions", {"stages": (Stage(1, 1.5), Stage(200, 0.5))}, ("1.50 s", "2.00 s", "minPartitions")),
+        ("skew", {"stages": (BatchStage(8, 3.0, longest_s=1.7, median_s=0.2),)}, ("8 tasks", "1.70 s", "0.20 s")),
+        ("partitions", {"stages": (BatchStage(1, 1.5), BatchStage(200, 0.5))}, ("1.50 s", "2.00 s", "minPartitions")),
         ("driver", {"in_jobs_s": 0.6}, ("1.40 s", "2.00 s", "longer trigger")),
         ("state", {"state_partitions": 4}, ("4 partitions", "6 slots", "spark.sql.shuffle.partitions")),
     ],
 )
 def test_each_kind_of_advice_has_its_numbers(kind: str, more: dict[str, Any], numbers: tuple[str, ...]) -> None:
     plain = {"in_jobs_s": 1.8, **more}
-    found = told([batch(n, 3 * n, 2, 100, **plain) for n in range(3)])
+    found = advised([batch(n, 3 * n, 2, 100, **plain) for n in range(3)])
     assert list(found) == [kind]
     assert all(number in found[kind] for number in numbers), found[kind]
-    assert told([batch(n, 3 * n, 2, 100, **plain) for n in range(2)]) == {}  # twice may be chance
+    assert advised([batch(n, 3 * n, 2, 100, **plain) for n in range(2)]) == {}  # twice may be chance
     mixed = [batch(n, 3 * n, 2, 100, **(plain if n < 2 else {"in_jobs_s": 1.8})) for n in range(5)]
-    assert told(mixed) == {}
-    assert told([batch(n, 3 * n, 2, 100, **plain) for n in range(3)], target_s=60.0) == {}  # nobody waits for 2 s of 60
+    assert advised(mixed) == {}
+    assert advised([batch(n, 3 * n, 2, 100, **plain) for n in range(3)], target_s=60.0) == {}  # nobody waits for 2 s of 60
 
 
-def test_what_is_near_a_bound_is_not_told() -> None:
+def test_what_is_near_a_bound_is_not_reported() -> None:
     def plain(**more: Any) -> dict[str, str]:
-        return told([batch(n, 3 * n, 2, 100, **{"in_jobs_s": 1.8, **more}) for n in range(5)])
+        return advised([batch(n, 3 * n, 2, 100, **{"in_jobs_s": 1.8, **more}) for n in range(5)])
 
-    assert plain(stages=(Stage(8, 3.0, longest_s=1.7, median_s=0.6),)) == {}  # 2.8 times the median
-    assert plain(stages=(Stage(8, 0.6, longest_s=0.4, median_s=0.02),)) == {}  # a fifth of the batch
-    assert plain(stages=(Stage(2, 1.5),)) == {} and plain(stages=(Stage(1, 0.4), Stage(200, 0.5))) == {}
+    assert plain(stages=(BatchStage(8, 3.0, longest_s=1.7, median_s=0.6),)) == {}  # 2.8 times the median
+    assert plain(stages=(BatchStage(8, 0.6, longest_s=0.4, median_s=0.02),)) == {}  # a fifth of the batch
+    assert plain(stages=(BatchStage(2, 1.5),)) == {} and plain(stages=(BatchStage(1, 0.4), BatchStage(200, 0.5))) == {}
     assert plain(in_jobs_s=1.1) == {} and plain(in_jobs_s=None) == {} and plain(stages=None) == {}
     assert plain(state_partitions=6) == {}
 
 
-def test_a_target_out_of_reach_is_told() -> None:
+def test_a_target_out_of_reach_is_reported() -> None:
     # 1.5 · 1.6 = 2.4 s is more than 2
     fine = [batch(n, 3 * n, 2, 100, in_jobs_s=1.9) for n in range(3)]
-    assert list(told(fine, fixed=1.6)) == ["target"] and "2.40 s" in told(fine, fixed=1.6)["target"]
-    assert told(fine, fixed=1.3) == {}
+    assert list(advised(fine, fixed=1.6)) == ["target"] and "2.40 s" in advised(fine, fixed=1.6)["target"]
+    assert advised(fine, fixed=1.3) == {}
 
 
 # ---- options
@@ -361,9 +363,9 @@ def test_policies_that_cannot_be_asked_are_refused() -> None:
         springtide.run(tweets.topology(), policy="clairvoyant", grouping="none")  # which is refused later, before Spark starts
 
 
-@pytest.mark.parametrize(("word", "told"), [("Yes", True), (" ON ", True), ("1", True), ("Off", False), ("no", False)])
-def test_yes_and_no_are_what_they_are_for_parameters(word: str, told: bool) -> None:
-    assert options.read({"spark.springtide.dry-run": word}, {}).dry_run is told
+@pytest.mark.parametrize(("word", "expected"), [("Yes", True), (" ON ", True), ("1", True), ("Off", False), ("no", False)])
+def test_yes_and_no_are_what_they_are_for_parameters(word: str, expected: bool) -> None:
+    assert options.read({"spark.springtide.dry-run": word}, {}).dry_run is expected
 
 
 # ---- refusals that need no Spark
@@ -402,7 +404,7 @@ class MadeUpQuery:
     """A query whose batches are handed in."""
 
     name: str = "q"
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[QueryBatch] = field(default_factory=list)
     end: str | None = None
     quiet: bool = False
 
@@ -412,7 +414,7 @@ class MadeUpQuery:
     def ended(self) -> str | None:
         return self.end
 
-    def new_batches(self) -> list[Batch]:
+    def new_batches(self) -> list[QueryBatch]:
         taken, self.batches = self.batches, []
         return taken
 
@@ -422,7 +424,7 @@ class MadeUpQuery:
 
 @dataclass(frozen=True)
 class Wants:
-    """A policy that wants what it is told to, and keeps what it saw."""
+    """A policy that requests a given number, and stores its snapshots."""
 
     name: ClassVar[str] = "wants"
     degrees: list[int] = field(default_factory=list)
@@ -500,7 +502,7 @@ def test_executors_follow_what_the_policy_wants() -> None:
     world.step()
     assert len(world.names) == 6
     world.step()
-    world.step()  # wants 2; four too many are kept for as long as a start takes
+    world.step()  # wants 2; four too many stay as long as a start takes
     assert len(world.names) == 6 and world.attachment.wanted == 2
     for _ in range(20):
         world.step()
@@ -516,7 +518,7 @@ def test_degrees_are_slots_and_executors_have_several() -> None:
     assert world.cluster.asked == [8]  # no more than may be
 
 
-def test_snapshots_tell_what_was_granted_and_what_is_there() -> None:
+def test_snapshots_have_granted_and_available_slots() -> None:
     world = World(6).warm()
     world.step()
     world.step(rows=300)
@@ -559,11 +561,11 @@ def test_time_begins_at_the_first_batch_that_is_seen_where_others_were_missed() 
 
 
 @dataclass
-class Told:
+class SparkStatus:
     """What Spark tells of a query: its status, and its progress and jobs as its status store knows them."""
 
     documents: list[dict[str, Any]] = field(default_factory=list)
-    known: dict[int, Job] = field(default_factory=dict)
+    known: dict[int, SparkJob] = field(default_factory=dict)
     status: dict[str, bool] = field(default_factory=lambda: {"isDataAvailable": False, "isTriggerActive": False})
     after_progress: Callable[[], None] = lambda: None
     name: str = "q"
@@ -577,36 +579,36 @@ class Told:
     def jobs(self) -> list[int]:
         return sorted(self.known)
 
-    def job(self, number: int) -> Job | None:
+    def job(self, number: int) -> SparkJob | None:
         return self.known.get(number)
 
     def stage(self, number: int) -> list[tuple[tuple[int, int], int, float]]:
         return [((number, 0), 1, 2.0)]
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[World, Told]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[World, SparkStatus]:
     """A world whose query is read from what Spark tells; three batches of 1 s each were seen."""
-    told = Told()
-    monkeypatch.setattr(status, "QueryLook", lambda *_: told)
+    spark = SparkStatus()
+    monkeypatch.setattr(status, "QueryLook", lambda *_: spark)
     world = World()
-    world.attachment._plans.query = SparkQuery(told, None)
+    world.attachment._plans.query = SparkQuery(spark, None)
     for number in range(COLD_BATCHES + 1):
-        told.documents.append(document(number, number, 1000))
-        told.known[number] = Job(T0 + number, T0 + number + 0.5, (number,))
+        spark.documents.append(document(number, number, 1000))
+        spark.known[number] = SparkJob(T0 + number, T0 + number + 0.5, (number,))
         world.now = T0 + number + 1
         world.attachment.cycle()
     assert not world.policy.seen
-    return world, told
+    return world, spark
 
 
-def test_a_batch_that_is_held_back_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deferred_batch_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """600 records came in the 6 s from 2 to 8, in a batch whose job the status store does not know of at first."""
-    world, told = watched(monkeypatch)
-    told.documents.append(document(3, 8.0, 1000))
+    world, spark = watched(monkeypatch)
+    spark.documents.append(document(3, 8.0, 1000))
     world.now = T0 + 9
     world.attachment.cycle()
     assert not world.policy.seen
-    told.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
+    spark.known[3] = SparkJob(T0 + 8, T0 + 8.5, (3,))
     world.now = T0 + 10
     world.attachment.cycle()
     (found,) = world.policy.seen
@@ -617,16 +619,16 @@ def test_a_batch_that_is_held_back_is_no_idle_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_that_ends_while_it_is_looked_for_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, told = watched(monkeypatch)
-    told.status["isTriggerActive"] = True
+    world, spark = watched(monkeypatch)
+    spark.status["isTriggerActive"] = True
 
     def ends() -> None:
-        told.status = {"isDataAvailable": False, "isTriggerActive": False}
-        told.documents.append(document(3, 8.0, 1000))
-        told.known[3] = Job(T0 + 8, T0 + 8.5, (3,))
-        told.after_progress = lambda: None
+        spark.status = {"isDataAvailable": False, "isTriggerActive": False}
+        spark.documents.append(document(3, 8.0, 1000))
+        spark.known[3] = SparkJob(T0 + 8, T0 + 8.5, (3,))
+        spark.after_progress = lambda: None
 
-    told.after_progress = ends
+    spark.after_progress = ends
     world.now = T0 + 9
     world.attachment.cycle()
     assert not world.policy.seen
@@ -646,15 +648,15 @@ def test_a_limit_of_little_load_does_not_hold_under_much() -> None:
     """Two files a batch on six slots, then hundreds, which Spark packs into as many partitions as there are slots."""
     world = World(there=6).warm()
     for _ in range(12):
-        world.step(stages=(Stage(2, 1.0),))
+        world.step(stages=(BatchStage(2, 1.0),))
     assert world.policy.seen[-1]["q"].limit == 2
     world.policy.degrees.append(2)
     for _ in range(15):
-        world.step(stages=(Stage(2, 1.0),))
+        world.step(stages=(BatchStage(2, 1.0),))
     assert len(world.names) == 2 and world.policy.seen[-1]["q"].limit == 2
-    world.step(stages=(Stage(2, 1.9),))
+    world.step(stages=(BatchStage(2, 1.9),))
     assert world.policy.seen[-1]["q"].limit == 2
-    world.step(stages=(Stage(2, 2.0),))
+    world.step(stages=(BatchStage(2, 2.0),))
     assert world.policy.seen[-1]["q"].limit is None
 
 
@@ -726,7 +728,7 @@ def test_what_two_policies_leave_as_it_is_is_added_up() -> None:
     assert world.cluster.asked == [8]
 
 
-def test_a_policy_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_policy_that_fails_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World(-1, -1, 6).warm()
     world.step()
     world.step()
@@ -735,7 +737,7 @@ def test_a_policy_that_fails_changes_nothing_and_is_told_once(caplog: pytest.Log
     assert world.cluster.asked == [6]
 
 
-def test_advice_is_logged_once_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_advice_is_logged_once_and_retained(caplog: pytest.LogCaptureFixture) -> None:
     world = World().warm()
     for _ in range(6):
         world.step(in_jobs_s=0.1)
@@ -827,7 +829,7 @@ def test_executors_that_come_after_the_attachment_are_the_applications_own(waves
     assert world.cluster.asked == []  # nothing was changed, and a cluster that was asked for a number brings no more
 
 
-def test_detach_asks_for_those_that_came_after_the_attachment_too() -> None:
+def test_detach_requests_executors_that_came_after_the_attachment_too() -> None:
     world = World(most=None, there=1).warm()
     for _ in range(5):
         world.cluster.add()
@@ -912,7 +914,7 @@ def test_who_attaches_again_counts_neither_those_that_leave_nor_forgets_those_to
     assert len(fewer.names) == 1 and fewer.executors.own() == 4
 
 
-def test_those_whom_the_cluster_did_not_let_go_at_the_end_are_let_go_again_by_the_next() -> None:
+def test_executors_not_released_at_the_end_are_released_again_by_the_next() -> None:
     world = World(6, kind=Slow).warm()
     for _ in range(5):
         world.step()
@@ -942,7 +944,7 @@ def test_an_application_can_be_attached_to_again() -> None:
 
 
 @pytest.mark.parametrize("policy", ["tide", "ds2", "flink", "spark-ratio", "threshold", "queueing"])
-def test_real_policies_ask_for_more_under_load_and_let_go_after_it(policy: str) -> None:
+def test_real_policies_scale_out_under_load_and_in_after_it(policy: str) -> None:
     """300 then 3,000 then 0 records a second of 2 ms each: 0.6 slots of work, then 6, then none."""
     settings = {"scaling_interval": 5} if policy == "spark-ratio" else {}
     world = World(starting_s=2.0, most=12, policy=chosen(policy, settings, (), ["q"]).policy)
@@ -952,7 +954,7 @@ def test_real_policies_ask_for_more_under_load_and_let_go_after_it(policy: str) 
         for _ in range(60):
             slots = max(1, len(world.names))
             took = min(3.0, 0.2 + load * 0.002 / slots)
-            world.query.batches.append(batch(world.number, world.now - T0, took, load, stages=(Stage(24, load * 0.002),)))
+            world.query.batches.append(batch(world.number, world.now - T0, took, load, stages=(BatchStage(24, load * 0.002),)))
             world.number, world.now = world.number + 1, world.now + 1.0
             world.attachment.cycle()
         counts.append(len(world.names))

@@ -177,12 +177,12 @@ def test_executors_follow_a_query_that_nobody_changed(master: str, tmp_path: Pat
     command = [sys.executable, str(tmp_path / "followed.py"), str(tmp_path), master, json.dumps(conf)]
     done = subprocess.run(command, env=environ(), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6_000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(told["steps"])
-    rows = told["rows"]  # 0, 1, 2, … of which the query counts the remainders by 7: what it finds without an attachment
-    assert told["found"] == {str(k): len(range(k, rows, 7)) for k in range(7)}
-    assert max(told["history"]["wanted"]) >= 4 and min(told["history"]["wanted"]) <= 2
-    assert any(told["history"]["reason"]) and not told["active"]
+    reported: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(reported["steps"])
+    rows = reported["rows"]  # 0, 1, 2, … of which the query counts the remainders by 7: what it finds without an attachment
+    assert reported["found"] == {str(k): len(range(k, rows, 7)) for k in range(7)}
+    assert max(reported["history"]["wanted"]) >= 4 and min(reported["history"]["wanted"]) <= 2
+    assert any(reported["history"]["reason"]) and not reported["active"]
 
 
 def test_submit_attaches_to_an_application_that_nobody_changed(master: str, tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from springtide.errors import CheckpointError, DamageError
 
 pytest.importorskip("pyspark")  # the package of the checkpoint is the one that needs it
 
-from springtide.spark.driver.agreement import Found, Mending, fault_of, is_note_void, mendings_of
+from springtide.spark.driver.agreement import Found, Mending, is_note_void, mendings_of, refusal_of
 from springtide.spark.driver.begun import Begun
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.editions import Editions
-from springtide.spark.private.logs import Entry, Logs, are_offsets, is_commit
+from springtide.spark.private.logs import Logs, SourceLogEntry, are_offsets, is_commit
 from springtide.spark.shared.durable import write_atomic
 
 
@@ -75,12 +75,12 @@ def agreed(last: int, *, begun: bool = False, commits: int | None = None) -> Fou
 @pytest.mark.parametrize("last", [-1, 0, 1, 7])
 def test_parts_that_agree_are_left_as_they_are(last: int, begun: bool) -> None:
     found = agreed(last, begun=begun)
-    assert fault_of(found) is None and mendings_of(found) == []
+    assert refusal_of(found) is None and mendings_of(found) == []
 
 
 def test_a_commit_that_spark_has_not_logged_yet_is_no_fault() -> None:
     found = agreed(7, commits=6)
-    assert fault_of(found) is None and mendings_of(found) == []
+    assert refusal_of(found) is None and mendings_of(found) == []
 
 
 AHEAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -95,21 +95,21 @@ AHEAD: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("last", [-1, 6])
 def test_a_batch_that_something_knows_to_be_committed_needs_its_manifest(witness: str, last: int) -> None:
     changes, words = AHEAD[witness]
-    fault = fault_of(replace(agreed(last), **changes))
+    fault = refusal_of(replace(agreed(last), **changes))
     assert fault is not None and fault.file == "springtide/manifests/00000007.json"
     assert re.search(f"is gone: {words}.* knows that batch 7 was committed, but", fault.differs)
 
 
 def test_logs_that_are_older_than_the_manifests_are_refused() -> None:
     older = agreed(5, begun=True)
-    fault = fault_of(replace(agreed(8), offsets=older.offsets, commits=older.commits, entries=older.entries))
+    fault = refusal_of(replace(agreed(8), offsets=older.offsets, commits=older.commits, entries=older.entries))
     assert fault is not None and fault.file == "spark/offsets/8"
     assert "batch 8 is committed, but Spark's logs end with batch 6" in fault.differs
 
 
 def test_logs_of_another_checkpoint_are_refused() -> None:
     foreign = {batch: offsets(batch + 1) for batch in range(9)}
-    fault = fault_of(replace(agreed(8), offsets=foreign))
+    fault = refusal_of(replace(agreed(8), offsets=foreign))
     assert fault is not None and fault.file == "spark/offsets/8" and "another checkpoint's" in fault.differs
 
 
@@ -118,19 +118,19 @@ def test_logs_of_another_checkpoint_are_refused() -> None:
 def test_offsets_of_a_committed_batch_are_put_back_from_its_manifest(batch: int, text: str | None) -> None:
     """Also where the batch after it was begun: Spark reads the last two."""
     for found in (agreed(7), agreed(7, begun=True)):
-        damaged = {number: one for number, one in found.offsets.items() if number != batch}
+        damaged = {number: text for number, text in found.offsets.items() if number != batch}
         if text is not None:
             damaged[batch] = text
         damaged_found = replace(found, offsets=damaged)
-        assert fault_of(damaged_found) is None
+        assert refusal_of(damaged_found) is None
         (mending,) = mendings_of(damaged_found)
         assert mending == Mending(f"spark/offsets/{batch}", offsets(batch), mending.reason) and mending.reason is not None
 
 
 def test_offsets_of_which_a_manifest_has_only_the_checksum_are_refused() -> None:
     found = replace(agreed(7), recorded={7: zlib.crc32(offsets(7).encode())})
-    assert fault_of(found) is None and mendings_of(found) == []
-    fault = fault_of(replace(found, offsets={**found.offsets, 7: offsets(6)}))
+    assert refusal_of(found) is None and mendings_of(found) == []
+    fault = refusal_of(replace(found, offsets={**found.offsets, 7: offsets(6)}))
     assert fault is not None and fault.file == "spark/offsets/7"
 
 
@@ -138,9 +138,9 @@ def test_offsets_of_which_a_manifest_has_only_the_checksum_are_refused() -> None
 @pytest.mark.parametrize("hands_on", [False, True])
 def test_offsets_of_a_begun_batch_are_put_back_from_the_note_of_it(hands_on: bool, text: str | None) -> None:
     found = replace(agreed(7, begun=True), hands_on=hands_on)
-    damaged = {number: one for number, one in found.offsets.items() if number != 8} | ({} if text is None else {8: text})
+    damaged = {number: text for number, text in found.offsets.items() if number != 8} | ({} if text is None else {8: text})
     found = replace(found, offsets=damaged)
-    assert fault_of(found) is None
+    assert refusal_of(found) is None
     (mending,) = mendings_of(found)
     assert (mending.file, mending.text) == ("spark/offsets/8", offsets(8)) and mending.reason is not None
 
@@ -148,23 +148,23 @@ def test_offsets_of_a_begun_batch_are_put_back_from_the_note_of_it(hands_on: boo
 def test_offsets_that_no_note_confirms_are_planned_anew_with_the_logs_of_their_sources() -> None:
     """As after a clean stop: the batch was refused. One digit of them could have changed."""
     found = replace(agreed(7, begun=True), begun=Begun(7, 1, offsets(7)))
-    assert fault_of(found) is None
+    assert refusal_of(found) is None
     assert mendings_of(found) == [Mending("spark/offsets/8", None, None), Mending("spark/sources/1/8", None, None)]
 
 
 def test_offsets_that_may_have_been_handed_on_are_kept() -> None:
     """By an older version, which made no note, or where the note is damaged."""
     found = replace(agreed(7, begun=True), begun=None, hands_on=True)
-    assert fault_of(found) is None and mendings_of(found) == []
+    assert refusal_of(found) is None and mendings_of(found) == []
     torn = replace(found, offsets={**found.offsets, 8: "v1"}, begun_is_damaged=True)
-    fault = fault_of(torn)
+    fault = refusal_of(torn)
     assert fault is not None and fault.file == "spark/offsets/8"
 
 
 def test_a_source_log_of_a_committed_batch_is_needed() -> None:
     found = agreed(7)
     for entries, words in (({**found.entries, "1/5": 99}, "was changed"), ({"1/7": 7}, "is gone")):
-        fault = fault_of(replace(found, entries=entries))
+        fault = refusal_of(replace(found, entries=entries))
         assert fault is not None and fault.file.startswith("spark/sources/1/") and words in fault.differs
 
 
@@ -172,14 +172,14 @@ def test_a_source_log_that_a_later_compaction_holds_is_not_needed() -> None:
     found = agreed(7, begun=True)
     begun = Begun(8, 1, offsets(8), {"1/8.compact": 8})
     found = replace(found, begun=begun, entries={"1/8.compact": 8})
-    assert fault_of(found) is None and mendings_of(found) == []
+    assert refusal_of(found) is None and mendings_of(found) == []
 
 
 @pytest.mark.parametrize("hands_on", [False, True])
 def test_a_begun_batch_whose_source_log_is_damaged_begins_anew_unless_it_was_handed_on(hands_on: bool) -> None:
     found = agreed(7, begun=True)
     found = replace(found, entries={**found.entries, "1/8": 99}, hands_on=hands_on)
-    fault, removed = fault_of(found), [(one.file, one.text) for one in mendings_of(found)]
+    fault, removed = refusal_of(found), [(mending.file, mending.text) for mending in mendings_of(found)]
     if hands_on:
         assert fault is not None and fault.file == "spark/sources/1/8" and "handed to a sink" in fault.differs
     else:
@@ -211,8 +211,8 @@ def test_files_of_logs_are_told_from_others() -> None:
 
 def test_what_a_batch_published_before_it_was_taken_back_is_no_fault() -> None:
     """It is run again, with the same offsets and plan, and its files have the same names."""
-    assert fault_of(replace(agreed(7, begun=True), published={"/out/part-8": 8})) is None
-    assert fault_of(replace(agreed(7), published={"/out/part-8": 8})) is not None
+    assert refusal_of(replace(agreed(7, begun=True), published={"/out/part-8": 8})) is None
+    assert refusal_of(replace(agreed(7), published={"/out/part-8": 8})) is not None
 
 
 # Folders
@@ -223,19 +223,19 @@ class Life:
 
     def __init__(self, root: Path, made: Callable[[Path], st.Topology] = topology) -> None:
         self.root, self.topology = root / "checkpoint", made(root)
-        self.held = Checkpoint(self.root)
+        self.checkpoint = Checkpoint(self.root)
         self.logs = self.root / "spark"
 
     def start(self) -> Life:
-        self.held = Checkpoint(self.root)
-        self.held.acquire(self.topology)
-        self.held.next_epoch()
+        self.checkpoint = Checkpoint(self.root)
+        self.checkpoint.acquire(self.topology)
+        self.checkpoint.next_epoch()
         return self
 
     def first(self) -> Life:
         self.start()
-        self.held.remember("schedule", {"started": 1234.5})
-        self.held.remember("ticks", {"ticks": True})
+        self.checkpoint.remember("schedule", {"started": 1234.5})
+        self.checkpoint.remember("ticks", {"ticks": True})
         self._write("metadata", '{"id":"f0b28d78-28cd-4112-8d33-3a54ea574183"}')
         return self
 
@@ -246,7 +246,7 @@ class Life:
 
     def begin(self, batch: int) -> None:
         self.plan(batch)
-        self.held.begin(batch, handed_on=False)
+        self.checkpoint.begin(batch, handed_on=False)
 
     def run(self, batch: int) -> None:
         self.begin(batch)
@@ -254,10 +254,10 @@ class Life:
         self._write(f"commits/{batch}", COMMIT)
 
     def commit(self, batch: int) -> None:
-        self.held.commit({"batch": batch, "epoch": self.held.epoch, "receipts": [], "sources": {}})
+        self.checkpoint.commit({"batch": batch, "epoch": self.checkpoint.epoch, "receipts": [], "sources": {}})
 
     def stop(self) -> Path:
-        self.held.release()
+        self.checkpoint.release()
         return self.root
 
     def _write(self, file: str, text: str) -> None:
@@ -267,28 +267,28 @@ class Life:
 
 @pytest.fixture
 def life(tmp_path: Path) -> Iterator[Life]:
-    one = Life(tmp_path).first()
-    yield one
-    one.held.release()
+    life = Life(tmp_path).first()
+    yield life
+    life.checkpoint.release()
 
 
 def test_manifests_name_their_batch_and_the_one_before(life: Life) -> None:
     for batch in range(3):
         life.run(batch)
-    files = [life.held.own / "manifests" / f"{batch:08d}.json" for batch in range(3)]
+    files = [life.checkpoint.own / "manifests" / f"{batch:08d}.json" for batch in range(3)]
     documents = [json.loads(file.read_text()) for file in files]
     assert [document["previous"] for document in documents] == [None, documents[0]["crc32"], documents[1]["crc32"]]
     life.stop()
     life.start()
     life.run(3)
-    assert json.loads((life.held.own / "manifests" / "00000003.json").read_text())["previous"] == documents[2]["crc32"]
+    assert json.loads((life.checkpoint.own / "manifests" / "00000003.json").read_text())["previous"] == documents[2]["crc32"]
 
 
 def test_manifests_of_two_histories_are_refused(life: Life) -> None:
     for batch in range(3):
         life.run(batch)
     life.stop()
-    file = life.held.own / "manifests" / "00000001.json"
+    file = life.checkpoint.own / "manifests" / "00000001.json"
     document = {name: value for name, value in json.loads(file.read_text()).items() if name != "crc32"}
     write_atomic(file, {**document, "epoch": 7})
     with pytest.raises(DamageError, match=r"00000002\.json names a predecessor .* histories are mixed\. .*1\. put back both"):
@@ -299,7 +299,7 @@ def test_a_manifest_under_another_number_is_refused(life: Life) -> None:
     for batch in range(2):
         life.run(batch)
     life.stop()
-    folder = life.held.own / "manifests"
+    folder = life.checkpoint.own / "manifests"
     shutil.copy(folder / "00000000.json", folder / "00000001.json")
     with pytest.raises(DamageError, match=r"00000001\.json is the manifest of batch 0"):
         life.start()
@@ -310,10 +310,10 @@ def test_an_older_manifest_that_is_damaged_is_ignored(life: Life, damage: str, c
     for batch in range(4):
         life.run(batch)
     life.stop()
-    file = life.held.own / "manifests" / "00000001.json"
+    file = life.checkpoint.own / "manifests" / "00000001.json"
     file.unlink() if damage == "gone" else file.write_text(damage)
     life.start()
-    assert [manifest["batch"] for manifest in life.held.manifests()] == [3, 2, 0]
+    assert [manifest["batch"] for manifest in life.checkpoint.manifests.readable()] == [3, 2, 0]
     assert caplog.text.count(file.name) == (damage != "gone")
 
 
@@ -322,7 +322,7 @@ def test_the_last_manifest_that_is_deleted_is_named(life: Life) -> None:
     for batch in range(4):
         life.run(batch)
     life.stop()
-    (life.held.own / "manifests" / "00000003.json").unlink()
+    (life.checkpoint.own / "manifests" / "00000003.json").unlink()
     for _ in range(2):  # it is let go of, and nothing was changed
         with pytest.raises(DamageError, match=r"manifests/00000003\.json is gone: .* batch 3 .* 1\. put that file back"):
             life.start()
@@ -334,20 +334,20 @@ def test_checkpoints_of_before_go_on(life: Life) -> None:
         life.run(batch)
     life.plan(3)
     life.stop()
-    (life.held.own / "begun.json").unlink()
-    for file in (life.held.own / "manifests").iterdir():
+    (life.checkpoint.own / "begun.json").unlink()
+    for file in (life.checkpoint.own / "manifests").iterdir():
         document = json.loads(file.read_text())
         write_atomic(file, {name: document[name] for name in ("batch", "epoch", "receipts", "sources", "offsets")})
     life.start()
     assert (life.logs / "sources" / "1" / "3").exists(), "which of them are committed is not known"
     life.run(3)
-    assert set((life.held.last_manifest() or {})["logs"]) == {"1/2.compact", "1/3"}
+    assert set((life.checkpoint.last_manifest() or {})["logs"]) == {"1/2.compact", "1/3"}
 
 
 def test_only_what_follows_the_last_compaction_is_checked(life: Life) -> None:
     for batch in range(8):
         life.run(batch)
-    assert set((life.held.last_manifest() or {})["logs"]) == {"1/6.compact", "1/7"}
+    assert set((life.checkpoint.last_manifest() or {})["logs"]) == {"1/6.compact", "1/7"}
     life.stop()
     for name in ("0", "1", "2.compact", "3", "4", "5"):
         (life.logs / "sources" / "1" / name).unlink()  # as Spark does by itself
@@ -356,24 +356,24 @@ def test_only_what_follows_the_last_compaction_is_checked(life: Life) -> None:
 
 @pytest.mark.parametrize("harm", ["gone", "damaged", "older"])
 def test_no_epoch_comes_twice(life: Life, harm: str) -> None:
-    file = life.held.own / "epoch.json"
+    file = life.checkpoint.own / "epoch.json"
     older = file.read_text()
     for _ in range(3):
         life.stop()
         life.start()
     life.run(0)
-    assert life.held.epoch == 4
+    assert life.checkpoint.epoch == 4
     life.stop()
-    staged = Path(life.topology.sinks[0].sink.path) / "_springtide" / f"out-{life.held.identity}" / "epoch-000009"  # type: ignore[union-attr]
+    staged = Path(life.topology.sinks[0].sink.path) / "_springtide" / f"out-{life.checkpoint.identity}" / "epoch-000009"  # type: ignore[union-attr]
     staged.mkdir(parents=True)
     file.unlink() if harm == "gone" else file.write_text("{}" if harm == "damaged" else older)
     life.start()
-    assert life.held.epoch == 10
+    assert life.checkpoint.epoch == 10
 
 
 def test_documents_are_for_their_owner_only(life: Life) -> None:
     life.run(0)
-    modes = {file.name: file.stat().st_mode & 0o777 for file in life.held.own.rglob("*.json")}
+    modes = {file.name: file.stat().st_mode & 0o777 for file in life.checkpoint.own.rglob("*.json")}
     assert set(modes) >= {"topology.json", "epoch.json", "begun.json", "00000000.json"} and set(modes.values()) == {0o600}
 
 
@@ -383,7 +383,7 @@ def test_a_published_file_of_a_batch_without_a_manifest_is_refused(life: Life) -
     life.stop()
     out = Path(life.topology.sinks[0].sink.path)  # type: ignore[union-attr]
     out.mkdir()
-    (out / f"out-{life.held.identity}-00000005-1-0-00000.parquet").write_text("")
+    (out / f"out-{life.checkpoint.identity}-00000005-1-0-00000.parquet").write_text("")
     (out / "out-000000000000-00000009-1-0-00000.parquet").write_text("another checkpoint's")
     with pytest.raises(DamageError, match=r"manifests/00000005\.json is gone: the published file .*-00000005-1-0-0"):
         life.start()
@@ -408,7 +408,7 @@ HARMS: dict[str, Callable[[bytes], bytes | None]] = {
     "null": lambda _: b"null",
 }
 LAST = 4
-"""Committed batches are 0 to this one; the next was begun."""
+"""The last committed batch, from 0; the next batch has begun."""
 
 
 def seen(root: Path) -> dict[str, str]:
@@ -421,14 +421,14 @@ def seen(root: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Life:
-    one = Life(tmp_path_factory.mktemp("pristine")).first()
+    life = Life(tmp_path_factory.mktemp("pristine")).first()
     for batch in range(LAST + 1):
-        one.run(batch)
-    one.begin(LAST + 1)
-    one.held.remember("floor", {"floor_s": 0.1})
-    one.held.remember("policy", {"policy": "p", "state": {}})
-    one.stop()
-    return one
+        life.run(batch)
+    life.begin(LAST + 1)
+    life.checkpoint.remember("floor", {"floor_s": 0.1})
+    life.checkpoint.remember("policy", {"policy": "p", "state": {}})
+    life.stop()
+    return life
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -445,20 +445,25 @@ def test_any_single_damaged_file_is_mended_or_refused_by_name(
         damaged = place / file.relative_to(pristine.root)
         content = HARMS[harm](file.read_bytes())
         damaged.unlink() if content is None else damaged.write_bytes(content)
-        held = Checkpoint(place)
+        checkpoint = Checkpoint(place)
         try:
-            held.acquire(pristine.topology)
-            held.next_epoch()
+            checkpoint.acquire(pristine.topology)
+            checkpoint.next_epoch()
             assert seen(place) in (whole, anew), f"{harm} of {file}"
-            assert held.epoch > 1
-            _ = held.recall("floor"), held.recall("policy"), held.plan(LAST + 1), list(held.manifests())
+            assert checkpoint.epoch > 1
+            _ = (
+                checkpoint.recall("floor"),
+                checkpoint.recall("policy"),
+                checkpoint.plans.read(LAST + 1),
+                list(checkpoint.manifests.readable()),
+            )
         except CheckpointError as error:
             refused.add(str(file.relative_to(pristine.root)))
             told = str(error)
         else:
             told = f"{damaged}: 1. put that file back"
         finally:
-            held.release()
+            checkpoint.release()
             shutil.rmtree(place)
         assert str(damaged) in told and "1. put that file back" in told, f"{harm} of {file}"
     logs = {"spark/sources/1/2.compact", "spark/sources/1/3", "spark/sources/1/4"}
@@ -484,21 +489,21 @@ def test_what_hadoop_keeps_beside_a_mended_file_goes(life: Life) -> None:
 
 
 def test_the_note_of_a_refused_batch_is_made_where_batches_are_handed_on(tmp_path: Path) -> None:
-    one = Life(tmp_path, handed_on).first()
-    one.run(0)
-    one.begin(1)
-    one.stop()
-    (one.logs / "offsets" / "1").write_text(offsets(1).replace("20", "90"))
-    one.start()
-    assert (one.logs / "offsets" / "1").read_text() == offsets(1)
-    one.stop()
+    life = Life(tmp_path, handed_on).first()
+    life.run(0)
+    life.begin(1)
+    life.stop()
+    (life.logs / "offsets" / "1").write_text(offsets(1).replace("20", "90"))
+    life.start()
+    assert (life.logs / "offsets" / "1").read_text() == offsets(1)
+    life.stop()
 
 
 def test_new_entries_of_a_source_log_are_read_once(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     checksum = Logs.entry_checksum
 
-    def counted(self: Logs, entry: Entry) -> int | None:
+    def counted(self: Logs, entry: SourceLogEntry) -> int | None:
         read.append(entry.name)
         return checksum(self, entry)
 

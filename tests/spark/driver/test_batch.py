@@ -31,7 +31,7 @@ from springtide.spark.driver import staged
 from springtide.spark.driver.batch import BatchRunner
 from springtide.spark.driver.begun import Begun, Note
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.pipeline import Outcome
+from springtide.spark.driver.pipeline import BatchOutcome
 from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.staged import Output
@@ -87,7 +87,7 @@ class Case:
         places = {name: place for name, place in {**self.places, "": dead}.items() if place is not None}
         self.sinks = Sinks(topology, dead_letter_sink(topology, private), places)
         self.tasks: list[Report] = []
-        pipeline: Any = SimpleNamespace(run=lambda *_: Outcome(list(self.tasks)))
+        pipeline: Any = SimpleNamespace(run=lambda *_: BatchOutcome(list(self.tasks)))
         no_state: Any = {}
         self.control = control or Fixed()
         self.checkpoint.next_epoch()
@@ -100,7 +100,7 @@ class Case:
         """A task of a batch writes these for a sink; returns the staged file."""
         place = self.places[sink]
         assert place is not None
-        at = staging.Place(self.checkpoint.epoch, batch, level=0, gate=0, task=len(self.tasks), attempt=0)
+        at = staging.Attempt(self.checkpoint.epoch, batch, level=0, gate=0, task=len(self.tasks), attempt=0)
         (receipt,) = staging.write(place, sink, at, [pa.RecordBatch.from_pydict({"n": list(values)})]).receipts
         self.tasks.append(Report(len(self.tasks), receipts=(receipt,), sinks={sink: len(values)}))
         return self.sinks.located(batch, [vars(receipt)])[0]
@@ -149,17 +149,17 @@ Start = Callable[..., Case]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a run of sinks; the one before it has let go of the checkpoint by then."""
-    held: list[Checkpoint] = []
+    acquired: list[Checkpoint] = []
 
     def started(*sinks: Any, folder: Path = tmp_path, control: Fixed | None = None) -> Case:
-        for checkpoint in held:
+        for checkpoint in acquired:
             checkpoint.release()
         case = Case(folder, numbers(*sinks), control)
-        held.append(case.checkpoint)
+        acquired.append(case.checkpoint)
         return case
 
     yield started
-    for checkpoint in held:
+    for checkpoint in acquired:
         checkpoint.release()
 
 
@@ -274,7 +274,7 @@ def test_a_checkpoint_does_not_write_to_tables_that_have_batches_of_another(star
         case.sinks.prepare(Tables(**rows), case.checkpoint)
         return case
 
-    refused = "table 'b' holds batches of another checkpoint, which this one would overwrite; go on from that checkpoint, name"
+    refused = "table 'b' holds batches of another checkpoint, which this one would overwrite; resume from that checkpoint, name"
     plain, a, b = st.sink.table("b"), st.sink.table("a", batch_column="i"), st.sink.table("b", batch_column="i")
     with pytest.raises(CheckpointError, match=refused):
         prepared(b, b=5)
@@ -340,22 +340,22 @@ def test_the_lock_of_a_jvm_whose_context_stopped_is_let_go_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     """Else the next JVM would wait for it for 30 s, and give up."""
-    held: list[str] = []
-    monkeypatch.setattr(jvm, "forget_dead_jvm", lambda: held.append("forgotten"))
+    calls: list[str] = []
+    monkeypatch.setattr(jvm, "forget_dead_jvm", lambda: calls.append("forgotten"))
     monkeypatch.setattr(jvm, "is_alive", lambda _: False)
     topology = numbers(st.sink.discard())
     checkpoint = Checkpoint(tmp_path)
     checkpoint.acquire(topology)
     driver = BatchPlane(topology, checkpoint, Fixed(), {}, SimpleNamespace, threading.Event())
-    driver._session, driver._jvm_lock = SimpleNamespace(), SimpleNamespace(close=lambda: held.append("closed"))
+    driver._session, driver._jvm_lock = SimpleNamespace(), SimpleNamespace(close=lambda: calls.append("closed"))
     if after == "close":
         driver.close(stop_session=False)
-        assert held == ["closed"]
+        assert calls == ["closed"]
     else:
         driver._failure(RuntimeError("stopped"), progressed=False)
-        assert held == ["closed", "forgotten"] and driver._session is None
+        assert calls == ["closed", "forgotten"] and driver._session is None
     driver.close(stop_session=False)
-    assert held.count("closed") == 1
+    assert calls.count("closed") == 1
     checkpoint.release()
 
 

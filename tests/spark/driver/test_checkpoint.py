@@ -22,7 +22,7 @@ pytest.importorskip("pyspark")  # the package of the checkpoint is the one that 
 
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.fingerprint import compare, fingerprint
-from springtide.spark.driver.manifests import KEPT_BATCHES
+from springtide.spark.driver.manifests import MANIFESTS_TO_RETAIN
 from springtide.spark.shared.durable import read_json, write_atomic
 
 
@@ -74,9 +74,9 @@ DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_another_graph_schema_or_key_is_refused_with_the_difference(what: str, tmp_path: Path) -> None:
     changes, words = DIFFERENT[what]
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
-    held.release()
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
+    checkpoint.release()
     before = contents(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         Checkpoint(tmp_path).acquire(taxi(**changes))
@@ -90,14 +90,14 @@ def test_sources_in_another_order_are_refused(tmp_path: Path) -> None:
     flows = [
         st.source.generate(trip, rate=1, name=name).to(st.sink.discard(), name=f"{name}-out") for name in ("trips", "fares")
     ]
-    held = Checkpoint(tmp_path)
+    checkpoint = Checkpoint(tmp_path)
     for _ in range(2):
-        held.acquire(st.topology("taxi", *flows))
-        held.release()
+        checkpoint.acquire(st.topology("taxi", *flows))
+        checkpoint.release()
     with pytest.raises(
         CheckpointError, match="the sources, whose offsets Spark keeps by place, were trips, fares, are fares, trips"
     ):
-        held.acquire(st.topology("taxi", *reversed(flows)))
+        checkpoint.acquire(st.topology("taxi", *reversed(flows)))
     assert compare(fingerprint(st.topology("taxi", *flows)), fingerprint(st.topology("taxi", flows[1]))) == [
         "operator 'trips' is gone", "operator 'trips-out' is gone",
     ]  # fmt: skip
@@ -110,9 +110,9 @@ def test_a_missing_operator_is_named() -> None:
 @pytest.mark.parametrize("changes", [{"grouped": True}, {"parallelism": 3}, {"rate": 99}])
 def test_grouping_parallelism_and_rate_may_change(changes: dict[str, Any], tmp_path: Path) -> None:
     for topology in (taxi(), taxi(**changes)):
-        held = Checkpoint(tmp_path)
-        held.acquire(topology)
-        held.release()
+        checkpoint = Checkpoint(tmp_path)
+        checkpoint.acquire(topology)
+        checkpoint.release()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -132,10 +132,10 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from spark.driver.test_checkpoint import taxi
 from springtide.spark.driver.checkpoint import Checkpoint
-held = Checkpoint(Path(sys.argv[1]))
-held.acquire(taxi())
-held.next_epoch()
-print(held.epoch, flush=True)
+checkpoint = Checkpoint(Path(sys.argv[1]))
+checkpoint.acquire(taxi())
+checkpoint.next_epoch()
+print(checkpoint.epoch, flush=True)
 sys.stdin.read()
 """
 
@@ -162,26 +162,26 @@ def test_a_second_driver_is_refused_with_the_process_that_holds_it(another: subp
 def test_a_killed_driver_lets_go_and_the_next_one_has_a_greater_epoch(another: subprocess.Popen[str], tmp_path: Path) -> None:
     another.kill()
     another.wait()
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
-    held.next_epoch()
-    assert held.epoch == 2
-    held.release()
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
+    checkpoint.next_epoch()
+    assert checkpoint.epoch == 2
+    checkpoint.release()
 
 
 def test_a_second_driver_in_the_same_process_is_refused_too(tmp_path: Path) -> None:
     """Two threads of a notebook, say. And the attempt must not loosen the first one's hold."""
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
     for _ in range(2):
         with pytest.raises(CheckpointError, match=f"in use by process {os.getpid()} "):
             Checkpoint(tmp_path).acquire(taxi())
     command = [sys.executable, "-c", HOLD, str(tmp_path), str(Path(__file__).parents[2])]
     other = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert "CheckpointError" in other.stderr
-    held.release()
-    held.acquire(taxi())
-    held.release()
+    checkpoint.release()
+    checkpoint.acquire(taxi())
+    checkpoint.release()
 
 
 def test_a_driver_that_was_overtaken_cannot_commit(tmp_path: Path) -> None:
@@ -208,21 +208,21 @@ def test_a_driver_that_was_overtaken_cannot_commit(tmp_path: Path) -> None:
 
 
 def test_a_torn_temporary_file_does_not_hurt(tmp_path: Path) -> None:
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
-    held.next_epoch()
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
+    checkpoint.next_epoch()
     plan = Plan({"work": 2}, 2, {"work": 2})
-    held.write_plan(0, plan)
-    held.commit({"batch": 0, "epoch": 1, "receipts": []})
+    checkpoint.plans.write(0, plan)
+    checkpoint.commit({"batch": 0, "epoch": 1, "receipts": []})
     for place in ("topology.json", "epoch.json", "plans/00000000.json", "manifests/00000000.json", "manifests/00000001.json"):
-        file = held.own / place
+        file = checkpoint.own / place
         file.with_name(f".{file.name}.4711").write_text('{"batch": ')
-    held.release()
+    checkpoint.release()
     again = Checkpoint(tmp_path)
     again.acquire(taxi())
     again.next_epoch()
     assert again.epoch == 2
-    assert again.plan(0) == plan
+    assert again.plans.read(0) == plan
     assert again.manifest(1) is None
     assert parts(again.last_manifest(), "batch", "epoch", "receipts") == {"batch": 0, "epoch": 1, "receipts": []}
     again.release()
@@ -248,16 +248,16 @@ def test_a_document_that_was_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_was_changed_lets_go_of_the_checkpoint(tmp_path: Path) -> None:
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
-    held.next_epoch()
-    held.commit({"batch": 0, "epoch": 1})
-    held.release()
-    file = held.own / "manifests" / "00000000.json"
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
+    checkpoint.next_epoch()
+    checkpoint.commit({"batch": 0, "epoch": 1})
+    checkpoint.release()
+    file = checkpoint.own / "manifests" / "00000000.json"
     file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 7'))
     for _ in range(2):  # the second would find the lock taken
         with pytest.raises(CheckpointError, match=r"00000000\.json does not match its checksum"):
-            held.acquire(taxi())
+            checkpoint.acquire(taxi())
 
 
 def test_a_document_from_before_there_were_checksums_is_read(tmp_path: Path) -> None:
@@ -272,60 +272,60 @@ def test_offsets_that_are_not_those_of_the_last_batch_are_put_back(
 ) -> None:
     """Spark would go on from them: with one digit less, records come twice; without the file, from the beginning, and the
     batches whose manifests are there would be passed over."""
-    held, log = Checkpoint(tmp_path), tmp_path / "spark" / "offsets" / "0"
-    held.acquire(taxi())
-    held.next_epoch()
+    checkpoint, log = Checkpoint(tmp_path), tmp_path / "spark" / "offsets" / "0"
+    checkpoint.acquire(taxi())
+    checkpoint.next_epoch()
     log.parent.mkdir(parents=True)
     log.write_text('v1\n{"batchTimestampMs":1}\n{"offset":42}')
-    held.commit({"batch": 0, "epoch": 1})
-    held.release()
+    checkpoint.commit({"batch": 0, "epoch": 1})
+    checkpoint.release()
     written = log.read_text()
     log.unlink()
     if fault == "changed":
         log.write_text(written.replace("42", "41"))
-    held.acquire(taxi())
-    held.release()
+    checkpoint.acquire(taxi())
+    checkpoint.release()
     assert log.read_text() == written
     assert f"{log} {'was changed' if fault == 'changed' else 'is gone or empty'}; it is put back" in caplog.text
 
 
 def test_offsets_of_a_manifest_with_their_checksum_only_are_known(tmp_path: Path) -> None:
-    held, log = Checkpoint(tmp_path), tmp_path / "spark" / "offsets" / "0"
-    held.acquire(taxi())
-    held.release()
+    checkpoint, log = Checkpoint(tmp_path), tmp_path / "spark" / "offsets" / "0"
+    checkpoint.acquire(taxi())
+    checkpoint.release()
     log.parent.mkdir(parents=True)
-    log.write_text("123456789")
-    write_atomic(held.own / "manifests" / "00000000.json", {"batch": 0, "epoch": 1, "offsets": 0xCBF43926})  # CRC's check value
-    held.acquire(taxi())
-    held.release()
+    log.write_text("123456789")  # whose CRC is 0xCBF43926
+    write_atomic(checkpoint.own / "manifests" / "00000000.json", {"batch": 0, "epoch": 1, "offsets": 0xCBF43926})
+    checkpoint.acquire(taxi())
+    checkpoint.release()
     log.write_text("")
     with pytest.raises(CheckpointError, match=r"offsets/0 is gone or was changed since batch 0 was committed"):
-        held.acquire(taxi())
+        checkpoint.acquire(taxi())
 
 
 def test_logs_that_a_loss_of_power_left_empty_are_mended(tmp_path: Path) -> None:
     """Batches 0, 1 and 2 are committed, 3 was begun; of what Spark wrote last the names are there, but not the content."""
-    held, logs = Checkpoint(tmp_path), tmp_path / "spark"
-    held.acquire(taxi())
-    held.next_epoch()
+    checkpoint, logs = Checkpoint(tmp_path), tmp_path / "spark"
+    checkpoint.acquire(taxi())
+    checkpoint.next_epoch()
     for log in ("offsets", "commits"):
         (logs / log).mkdir(parents=True)
     texts = {number: f'v1\n{{"batchTimestampMs":{number}}}\n{{"offset":"{10 * number} ü"}}' for number in range(4)}
     for number in range(3):
         (logs / "offsets" / str(number)).write_text(texts[number], encoding="utf-8")
-        held.commit({"batch": number, "epoch": 1})
+        checkpoint.commit({"batch": number, "epoch": 1})
         (logs / "commits" / str(number)).write_text("v1\n{}")
     (logs / "offsets" / "3").write_text(texts[3], encoding="utf-8")
-    held.release()
+    checkpoint.release()
     for lost in ("offsets/1", "offsets/2", "offsets/3", "commits/1", "commits/2"):
         (logs / lost).write_text("")
-    held.acquire(taxi())
-    assert held.begun() == 2, "batch 3 begins anew"
+    checkpoint.acquire(taxi())
+    assert checkpoint.begun() == 2, "batch 3 begins anew"
     found = {int(file.name): file.read_text(encoding="utf-8") for file in (logs / "offsets").iterdir()}
     assert found == {number: texts[number] for number in range(3)}
     commits = {file.name: file.read_text() for file in (logs / "commits").iterdir()}
     assert commits == dict.fromkeys("012", "v1\n{}"), "the batches have manifests, so they stay committed"
-    held.release()
+    checkpoint.release()
 
 
 @pytest.mark.parametrize("damage", ["gone", "{", "{}", "[]", "null"])
@@ -333,13 +333,13 @@ def test_logs_that_a_loss_of_power_left_empty_are_mended(tmp_path: Path) -> None
 def test_a_fingerprint_that_is_lost_is_made_anew_for_the_topology_that_was_run_last(
     tmp_path: Path, committed: bool, damage: str
 ) -> None:
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
-    held.next_epoch()
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
+    checkpoint.next_epoch()
     if committed:
-        held.commit({"batch": 0, "epoch": 1})
-    held.release()
-    file = held.own / "topology.json"
+        checkpoint.commit({"batch": 0, "epoch": 1})
+    checkpoint.release()
+    file = checkpoint.own / "topology.json"
     written = file.read_bytes()
     file.unlink() if damage == "gone" else file.write_text(damage)
     if committed:
@@ -348,56 +348,56 @@ def test_a_fingerprint_that_is_lost_is_made_anew_for_the_topology_that_was_run_l
                 DamageError, match=r"topology\.json is .*, but .* has batches that are committed\. .*1\. put that file"
             ):
                 Checkpoint(tmp_path).acquire(taxi(extra=True))
-    held.acquire(taxi())
-    held.release()
+    checkpoint.acquire(taxi())
+    checkpoint.release()
     assert (file.read_bytes() == written) == committed, "the id is the same where something bears it"
 
 
 @pytest.mark.parametrize("held_in", ["a manifest", "what was imported", "nothing"])
 def test_a_declaration_that_is_gone_is_made_anew_only_where_there_is_no_state(tmp_path: Path, held_in: str) -> None:
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
-    held.next_epoch()
-    secret = held.keep_state({})
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
+    checkpoint.next_epoch()
+    secret = checkpoint.keep_state({})
     if held_in == "a manifest":
-        held.commit({"batch": 0, "epoch": 1, "state": {"count": {"runs": []}}})
+        checkpoint.commit({"batch": 0, "epoch": 1, "state": {"count": {"runs": []}}})
     elif held_in == "what was imported":
-        held.remember("seed", {"count": {"runs": []}})
+        checkpoint.remember("seed", {"count": {"runs": []}})
     else:
-        held.commit({"batch": 0, "epoch": 1, "state": {}})
-    file = held.own / "state.json"
+        checkpoint.commit({"batch": 0, "epoch": 1, "state": {}})
+    file = checkpoint.own / "state.json"
     written = file.read_bytes()
     file.unlink()
     if held_in == "nothing":
-        assert held.keep_state({}) == secret
+        assert checkpoint.keep_state({}) == secret
     else:
         with pytest.raises(CheckpointError, match=r"state\.json is gone, but the checkpoint has state, whose shards and"):
-            held.keep_state({})
+            checkpoint.keep_state({})
         file.write_bytes(written)
-        assert held.keep_state({}) == secret
-    held.release()
+        assert checkpoint.keep_state({}) == secret
+    checkpoint.release()
 
 
 def test_a_plan_holds_until_the_next_one(tmp_path: Path) -> None:
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
     plans = {0: Plan({"work": 1}, 1, {"work": 1}), 3: Plan({"work": 4}, 4, {"work": 2}, 50, 1.5)}
     for number, plan in plans.items():
-        held.write_plan(number, plan)
-    assert [held.plan(number) for number in (0, 2, 3, 9)] == [plans[0], plans[0], plans[3], plans[3]]
-    held.release()
+        checkpoint.plans.write(number, plan)
+    assert [checkpoint.plans.read(number) for number in (0, 2, 3, 9)] == [plans[0], plans[0], plans[3], plans[3]]
+    checkpoint.release()
 
 
 def test_old_manifests_go_and_the_last_one_stays(tmp_path: Path) -> None:
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
-    held.next_epoch()
-    for number in range(KEPT_BATCHES + 5):
-        held.commit({"batch": number, "epoch": 1})
-    assert held.manifest(4) is None
-    assert parts(held.manifest(5), "batch", "epoch") == {"batch": 5, "epoch": 1}
-    assert parts(held.last_manifest(), "batch", "epoch") == {"batch": KEPT_BATCHES + 4, "epoch": 1}
-    held.release()
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
+    checkpoint.next_epoch()
+    for number in range(MANIFESTS_TO_RETAIN + 5):
+        checkpoint.commit({"batch": number, "epoch": 1})
+    assert checkpoint.manifest(4) is None
+    assert parts(checkpoint.manifest(5), "batch", "epoch") == {"batch": 5, "epoch": 1}
+    assert parts(checkpoint.last_manifest(), "batch", "epoch") == {"batch": MANIFESTS_TO_RETAIN + 4, "epoch": 1}
+    checkpoint.release()
 
 
 def test_a_folder_of_something_else_is_refused_untouched(tmp_path: Path) -> None:
@@ -411,10 +411,10 @@ def test_a_folder_of_something_else_is_refused_untouched(tmp_path: Path) -> None
 
 
 def test_what_a_run_remembers_outlives_it(tmp_path: Path) -> None:
-    held = Checkpoint(tmp_path)
-    held.acquire(taxi())
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.acquire(taxi())
     started = time.time()
-    held.remember("schedule", {"started": started})
-    held.release()
+    checkpoint.remember("schedule", {"started": started})
+    checkpoint.release()
     assert Checkpoint(tmp_path).recall("schedule") == {"started": started}
     assert Checkpoint(tmp_path).recall("floor") is None

@@ -26,7 +26,7 @@ from springtide.spark.driver.closing import Closed, Open
 from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.workers import Worker
 from springtide.spark.private.logs import COMMIT, Logs
-from springtide.spark.shared.progress import Place
+from springtide.spark.shared.progress import RecordPlace
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Driver(BatchPlane):
 
     def _start(self, ending: Ending) -> Any:
         self.starts += 1
-        self._came = self._arrivals.came()
+        self._arrived = self._arrivals.arrived()
         return self._queries()
 
 
@@ -150,7 +150,7 @@ def test_an_error_that_spark_notes_late_is_no_end(drive: Drive) -> None:
 def test_records_that_had_come_and_are_not_committed_are_no_end(drive: Drive) -> None:
     """400 had come, and the query ends as if there were nothing: the run fails, and says so."""
     driver = drive(generated(), Query, Runner({"source": 10}))
-    with pytest.raises(RunError, match="of source 'source' 10 records are committed, and 400 had come"):
+    with pytest.raises(RunError, match="only 10 records of source 'source' are committed, and 400 had arrived"):
         driver.run(NOW)
 
 
@@ -306,7 +306,7 @@ def test_workers_that_die_with_their_jvm_say_nothing_of_the_record_they_were_at(
     drive: Drive, monkeypatch: pytest.MonkeyPatch, error: str, counted: int
 ) -> None:
     driver = drive(generated(), Query, Runner(latest=3))
-    place = Place(level=0, gate=0, task=0, step=1, operator=0, index=7)
+    place = RecordPlace(level=0, gate=0, task=0, step=1, operator=0, index=7)
     noted: list[Worker] = []
     monkeypatch.setattr(driver._workers, "dead", lambda batch: [Worker("host", 1, batch, place, alive=False)])
     monkeypatch.setattr(driver._crashes, "note", lambda dead: noted.extend(dead))
@@ -417,7 +417,7 @@ def test_timers_that_set_each_other_have_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     time = Time(lambda _, waiting: Open(0, waiting.timers + 1, 1, None))
-    monkeypatch.setattr(closing, "MOST_BATCHES", 20)
+    monkeypatch.setattr(closing, "MAX_CLOSING_BATCHES", 20)
     closed(time, tmp_path, monkeypatch)
     assert time.ran == 20 and "timers of 'keep' are still due" in caplog.text
 

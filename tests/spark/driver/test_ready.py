@@ -26,7 +26,7 @@ from springtide.model.state import moment
 from springtide.record.folder import RunFolder
 from springtide.running import execution
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.state.reading import held_in, reading
+from springtide.spark.state.reading import reading, stored_states
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -327,7 +327,7 @@ class Told:
         found = []
         for run in (RunFolder.open(result.folder) for result in self._results):
             checkpoint = Checkpoint(Path((run.run() or {})["checkpoint"]))
-            found += [moment(checkpoint.batch_time(report.batch)) for report in run.batches()]
+            found += [moment(checkpoint.logs.batch_time(report.batch)) for report in run.batches()]
         return found
 
     @property
@@ -368,7 +368,7 @@ def runs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "ReadLimit", fixed_limit(100))
         half = go(spark, ready(HALF), folder, 2)
-        for operator in held_in(folder / "checkpoint"):
+        for operator in stored_states(folder / "checkpoint"):
             state("export", half.folder, operator, folder / f"{operator}.parquet")
             state("import", f"{__name__}:imported", operator, folder / f"{operator}.parquet",
                   "--checkpoint", folder / "moved", "--accept-recount")  # fmt: skip
@@ -613,15 +613,15 @@ def test_lists_maps_and_records_are_remembered(told: Told, runs: Runs, request: 
     expected: dict[str, Row] = {}
     for (route,), records in by_key(EVERY, "route").items():
         since = max((i + 1 for i, one in enumerate(records) if one.number % 100 == 77), default=0)
-        kept = records[since:]
-        visits = [{"item": one.item, "fare": one.fare or 0} for one in kept]
-        free = [visit for visit, one in zip(visits, kept, strict=True) if one.fare is None]
+        layout = records[since:]
+        visits = [{"item": one.item, "fare": one.fare or 0} for one in layout]
+        free = [visit for visit, one in zip(visits, layout, strict=True) if one.fare is None]
         expected[route] = {
             "visits": visits[-5:],
-            "items": dict(Counter(one.item for one in kept if one.item is not None)),
+            "items": dict(Counter(one.item for one in layout if one.item is not None)),
             "best": max(visits, key=lambda one: int(one["fare"] or 0)) if visits else None,
             "free": free[-1] if free else None,
-            "total": sum(one.fare or 0 for one in kept),
+            "total": sum(one.fare or 0 for one in layout),
         }
     found = {route: (row["visits"], row["items"], row["total"]) for (route,), row in told.last("ledger", "route").items()}
     assert found == {route: (len(one["visits"]), len(one["items"]), one["total"]) for route, one in expected.items()}
@@ -702,7 +702,7 @@ MORTAL = {"fresh", "recent"}
 @pytest.mark.parametrize("mortal", [False, True])
 def test_keys_are_counted_as_they_are(runs: Runs, checkpoint: str, mortal: bool) -> None:
     """Also if a batch writes to a key that a merge, in the background, lets go meanwhile."""
-    found = held_in(runs.folder / checkpoint)
+    found = stored_states(runs.folder / checkpoint)
     assert {held.shards for held in found.values()} == {AFTER if checkpoint == "moved" else BEFORE}
     counted = {name: held.catalog.keys for name, held in found.items() if (name in MORTAL) == mortal}
     there = {}

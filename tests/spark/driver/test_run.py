@@ -387,9 +387,9 @@ def test_every_sink_holds_every_record_once_and_batches_are_numbered(
         assert sorted(int(row["n"]) for row in read(tmp_path / format)) == list(range(1500))
     for table in ("plain", "fenced"):
         assert sorted(row.n for row in spark.table(f"sinks.{table}").collect()) == list(range(1500))
-    held = dict(spark.table("sinks.fenced").groupBy("batch").count().collect())
+    counts = dict(spark.table("sinks.fenced").groupBy("batch").count().collect())
     expected = {line["batch"]: line["rows_in"] for line in batches}
-    assert held == expected
+    assert counts == expected
     assert dict(seen) == expected and len(seen) == len(batches), "foreach: once per batch, with its number"
     assert kept(result, "memory") == list(range(1500))
     printed = capfd.readouterr().err
@@ -471,7 +471,7 @@ def test_stop_commits_nothing_and_a_mended_run_goes_on_with_other_widths_and_gro
     assert again.summary["rows_in"] == 0, "there is nothing left"
     logs = [file.name for file in (checkpoint / "spark" / "offsets").iterdir()]
     assert "0" in logs and not [name for name in logs if name.endswith(".crc")], "manifests have the offsets"
-    assert all("offsets" in manifest for manifest in Checkpoint(checkpoint).manifests())
+    assert all("offsets" in manifest for manifest in Checkpoint(checkpoint).manifests.readable())
 
     before = sorted((tmp_path / "runs").iterdir())
     more = numbers(60).map(same, name="work").filter(odd, name="more").to(st.sink.files(out)).named("stops")
@@ -561,7 +561,7 @@ def test_a_generator_that_fails_ends_the_run_at_once_with_the_record(spark: Any,
     [
         (lambda frame: frame.selectExpr("cast(n as string) n", "k"), "'n' is string, wanted int64"),
         (lambda frame: frame.select("k"), "'n'"),
-        (lambda frame: 5, "is to return a DataFrame, got int"),
+        (lambda frame: 5, "must return a DataFrame, but returned int"),
     ],
 )
 def test_a_sql_function_that_breaks_its_word_ends_the_run_at_once(
@@ -751,10 +751,10 @@ def test_a_target_below_the_floor_that_was_measured_is_refused_with_that_number(
     from springtide.spark.driver.checkpoint import Checkpoint
 
     topology = numbers(1).to(st.sink.discard()).named("t")
-    held = Checkpoint(tmp_path / "checkpoint")
-    held.acquire(topology)
-    held.remember("floor", {"floor_s": 0.321})
-    held.release()
+    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    checkpoint.acquire(topology)
+    checkpoint.remember("floor", {"floor_s": 0.321})
+    checkpoint.release()
     with pytest.raises(
         OptionError, match="target 300 ms is below the floor of a batch, 321 ms, as measured in this checkpoint"
     ):

@@ -68,7 +68,7 @@ class Crashed:
         self.case.stage(batch, *other)
         letter = {"topology": "numbers", "batch": batch, **vars(dead_letter("sink0", {"n": batch}, ValueError("no")))}
         place = self.case.sinks._places[""]
-        at = staging.Place(self.case.checkpoint.epoch, batch, level=0, gate=0, task=0, attempt=0)
+        at = staging.Attempt(self.case.checkpoint.epoch, batch, level=0, gate=0, task=0, attempt=0)
         written = staging.write(place, "", at, [pa.RecordBatch.from_pylist([letter], schema=LETTER)])
         first = self.case.tasks[0]
         self.case.tasks[0] = replace(first, receipts=first.receipts + written.receipts)
@@ -248,7 +248,7 @@ def test_a_batch_that_cannot_be_computed_again_is_refused_by_the_name_of_its_fil
 def test_state_of_the_batch_before_has_to_be_there_for_it(crashed: Crashed) -> None:
     checkpoint = Checkpoint(crashed.root / "checkpoint")
     before = {**(checkpoint.manifest(0) or {}), "state": {"count": {"keys": 1, "runs": [[0, 0, [["a.state", 9, 1]], []]]}}}
-    write_atomic(checkpoint.manifest_file(0), before)
+    write_atomic(checkpoint.manifests.file(0), before)
     with pytest.raises(CheckpointError, match=r"of the state before it .*/state/count/a\.state is gone"):
         take_back(checkpoint, 1, "a file is damaged", [])
     folder = checkpoint.state_folder() / "count"
@@ -364,7 +364,7 @@ def test_dead_letters_are_for_their_owner_only(crashed: Crashed) -> None:
 def test_a_disk_that_is_full_fails_the_attempt_and_names_the_path(tmp_path: Path) -> None:
     """/dev/full takes nothing. It is no record's fault, and none becomes a dead letter."""
     rows = pa.RecordBatch.from_pydict({"n": [1, 2]})
-    at = staging.Place(epoch=1, batch=0, level=0, gate=0, task=0, attempt=0)
+    at = staging.Attempt(epoch=1, batch=0, level=0, gate=0, task=0, attempt=0)
     (tmp_path / "epoch-000001").mkdir()
     path = tmp_path / "epoch-000001" / "part-00000000-0-0-00000-0.csv"
     path.symlink_to("/dev/full")
@@ -374,7 +374,7 @@ def test_a_disk_that_is_full_fails_the_attempt_and_names_the_path(tmp_path: Path
 
 def test_a_receipt_tells_size_and_checksum_and_no_path(tmp_path: Path) -> None:
     place = Staging(str(tmp_path), "json", "out-1")
-    at = staging.Place(epoch=1, batch=2, level=0, gate=0, task=3, attempt=4)
+    at = staging.Attempt(epoch=1, batch=2, level=0, gate=0, task=3, attempt=4)
     (receipt,) = staging.write(place, "out", at, [pa.RecordBatch.from_pydict({"n": [1, 2]})]).receipts
     stem = "out-1-00000002-0-0-00003"
     content = {"rows": 2, "bytes": 18, "crc32": 3111920925}

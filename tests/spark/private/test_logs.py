@@ -18,7 +18,7 @@ from springtide.errors import CheckpointError, DamageError
 pytest.importorskip("pyspark")
 
 from spark.driver.test_agreement import agreed
-from springtide.spark.driver.agreement import Mending, fault_of, mendings_of
+from springtide.spark.driver.agreement import Mending, mendings_of, refusal_of
 from springtide.spark.driver.begun import Begun
 from springtide.spark.private.logs import COMMIT, Logs, are_offsets, is_commit, log_offsets
 
@@ -110,7 +110,7 @@ def test_planned_entries_of_sources_in_version_2_are_removed_and_others_are_not(
     entries = dict.fromkeys(("0/4", "0/5", "1/1", "1/2", "2/0", "3/0", "3/1"))
     found = replace(found, recorded={7: V2}, logs={}, begun=Begun(7, 1, V2), entries=entries)
     found = replace(found, offsets={6: "", 7: V2, 8: planned})
-    assert fault_of(found) is None
+    assert refusal_of(found) is None
     removed = [Mending(f"spark/{name}", None, None) for name in ("offsets/8", "sources/0/5", "sources/1/2")]
     assert mendings_of(found) == removed
 

@@ -18,12 +18,12 @@ from processors.state_machine import SECOND, Machine
 from springtide.errors import CheckpointError, RunError
 from springtide.model.plan import Plan
 from springtide.spark.shared.report import Report
-from springtide.spark.state.book import KEPT_COMMITS, StateBook
-from springtide.spark.state.catalog import FEW, Catalog, File, Run
+from springtide.spark.state.book import RETAINED_COMMITS, StateBook
+from springtide.spark.state.catalog import FEW, Catalog, File, SegmentRun
 from springtide.spark.state.compact import merge
-from springtide.spark.state.declared import kept_of
+from springtide.spark.state.declared import layout_of
 from springtide.spark.state.receipt import StateReceipt
-from springtide.spark.state.store import place_of
+from springtide.spark.state.store import store_of
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ def plain() -> st.Topology:
 
 
 def book_of(topology: st.Topology, folder: Path, manifest: Any = None, epoch: int = 1) -> StateBook:
-    kept = {o.name: kept_of(topology, o, str(folder), "secret") for o in topology.stateful}
-    for one in kept.values():
-        place_of(one.folder).prepare()
+    layouts = {o.name: layout_of(topology, o, str(folder), "secret") for o in topology.stateful}
+    for layout in layouts.values():
+        store_of(layout.folder).prepare()
 
     def merged(operator: str, names: Sequence[str], target: str, oldest: bool, now: int) -> Mapping[str, Any]:
-        return merge(kept[operator], names, target, oldest, now)
+        return merge(layouts[operator], names, target, oldest, now)
 
-    return StateBook(topology, kept, epoch, manifest, merged)
+    return StateBook(topology, layouts, epoch, manifest, merged)
 
 
 def task(state: Sequence[StateReceipt] = (), **times: int) -> Report:
@@ -144,7 +144,7 @@ def test_runs_are_merged_and_what_nobody_needs_is_removed(tmp_path: Path) -> Non
     in_flight = {path for path in there if "-m" in path and path not in catalog.names}
     assert catalog.names <= there
     assert there <= catalog.names | waiting | in_flight
-    assert len(book._unneeded) == KEPT_COMMITS
+    assert len(book._unneeded) == RETAINED_COMMITS
     machine.catalog = catalog
     assert {row["key.key"]: row["state.count"] for row in machine.rows()} == dict.fromkeys(range(5), 12)
     assert catalog.keys == 5
@@ -172,7 +172,7 @@ def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: l
     topology = source("s").key_by("key").stateful(Count, shards=4, ttl="12s").to(st.sink.discard()).named("t")
     with tempfile.TemporaryDirectory() as folder:
         book, machine = book_of(topology, Path(folder)), Machine.of(topology, Path(folder))
-        reader = Machine(replace(machine.kept, ttl_us=None))  # sees also what could be let go
+        reader = Machine(replace(machine.layout, ttl_us=None))  # also sees expired keys
         for keys, passed, waits, damaged in batches:
             if damaged:
                 damage(book, Path(folder))
@@ -188,12 +188,12 @@ def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: l
         book.close()
 
 
-def test_keys_that_a_merge_let_go_count_again_when_it_is_mended(tmp_path: Path) -> None:
+def test_keys_that_a_merge_expired_count_again_when_it_is_restored(tmp_path: Path) -> None:
     topology = source("s").key_by("key").stateful(Count, shards=4, ttl="12s").to(st.sink.discard()).named("t")
     book, machine = book_of(topology, tmp_path), Machine.of(topology, tmp_path)
     counts, at = [], datetime.datetime.now(datetime.UTC)
     for keys, ended in [([0, 1, 2, 3], 0), *[([0], 0)] * (FEW - 2), ([0], 100), ([0, 1], 0)]:
-        machine.now += ended * SECOND  # the last of the runs to be merged: the other keys were kept for long enough
+        machine.now += ended * SECOND  # the last of the runs to be merged: the other keys have expired
         machine.expiring = book.versions(machine.now)["count"]["expiring"]
         machine.catalog = book.catalog("count")
         receipts, _ = machine.attempt([{"key": key, "at": at} for key in keys])
@@ -202,7 +202,7 @@ def test_keys_that_a_merge_let_go_count_again_when_it_is_mended(tmp_path: Path) 
         for merging in book._merging.values():
             merging.result.result()
         counts.append(book.catalog("count").keys)
-    assert counts[-2:] == [4, 2]  # 0, and 1, which came again while the merge was running; 2 and 3 were let go
+    assert counts[-2:] == [4, 2]  # 0, and 1, which came again while the merge was running; 2 and 3 expired
     damage(book, tmp_path)
     assert book.catalog("count").keys == 4
     book.close()
@@ -226,8 +226,8 @@ def test_a_damaged_merge_gives_way_to_what_it_was_made_of(tmp_path: Path) -> Non
     before = book.catalog("count")
     merged = next(run for run in before.runs if run.before)
     path = tmp_path / "count" / merged.files[0].name
-    told = RuntimeError(f"Job aborted: CheckpointError: state file {path} is damaged: it is gone")
-    assert not book.mended(told) and book.catalog("count") == before  # it is there, and whole: the batch is tried again
+    reported = RuntimeError(f"Job aborted: CheckpointError: state file {path} is damaged: it is gone")
+    assert not book.mended(reported) and book.catalog("count") == before  # it is there, and whole: the batch is tried again
     path.write_bytes(path.read_bytes()[:-3])
     assert not book.mended(ValueError("something else"))
     assert book.mended(RuntimeError(f"Job aborted: CheckpointError: state file {path} is damaged: it was cut"))
@@ -263,7 +263,7 @@ def test_reports_tell_what_moved(tmp_path: Path) -> None:
 
 
 def catalog(*sizes: int) -> Catalog:
-    return Catalog(tuple(Run(i, i, (File(f"f{i}", size, 1),)) for i, size in enumerate(sizes)))
+    return Catalog(tuple(SegmentRun(i, i, (File(f"f{i}", size, 1),)) for i, size in enumerate(sizes)))
 
 
 def test_merges_are_of_the_newest_runs_that_are_not_much_larger_than_those_after_them() -> None:
@@ -288,7 +288,7 @@ def test_a_catalog_is_the_same_after_json() -> None:
 # Memory
 
 
-def test_pieces_that_are_small_for_want_of_memory_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pieces_that_are_small_for_want_of_memory_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     book = book_of(plain(), tmp_path)
     plan = Plan({}, 1, {}, shards={"count": (0,) * 4})
     book.committed(book.after(0, [task([receipt(0, [1])])]))
@@ -296,5 +296,5 @@ def test_pieces_that_are_small_for_want_of_memory_are_told_once(tmp_path: Path, 
     assert not caplog.records  # of full size: state is larger than that, and memory may be larger still
     for _ in range(2):
         book.reports(plan, [task([replace(receipt(0, [1]), groups=5, piece_bytes=8_000_000)])])
-    (told,) = caplog.records
-    assert "they work on 8 MB of it at once, in 5 pieces a batch" in told.message
+    (reported,) = caplog.records
+    assert "they work on 8 MB of it at once, in 5 pieces a batch" in reported.message

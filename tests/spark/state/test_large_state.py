@@ -38,10 +38,10 @@ def said(draw: st.Draw) -> Said:
 def test_state_larger_than_the_workers_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     records = KEYS + AGAIN
     stream = st.source.generate(said, rate=1e9, limit=records, max_records=BATCH)
-    kept = stream.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=256, name="kept")
+    counts = stream.key_by("key").aggregate(n=st.agg.count(), text=st.agg.max("text"), shards=256, name="kept")
     with caplog.at_level(logging.WARNING):
         result = st.run(
-            kept.to(st.sink.discard()).named("large"), policy="static", settings={"degree": WORKERS}, max_slots=WORKERS,
+            counts.to(st.sink.discard()).named("large"), policy="static", settings={"degree": WORKERS}, max_slots=WORKERS,
             master=f"local[{WORKERS}]", conf={"spark.executor.pyspark.memory": "512m"}, runs=tmp_path / "runs",
             checkpoint=tmp_path / "checkpoint",
         )  # fmt: skip

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 import springtide as st
 from processors.state_machine import Machine
 from spark.state.test_book import plain, run_batches, task
-from spark.state.test_store import Event, as_stored, contents, expected, kept_in, rows_of, steps
+from spark.state.test_store import Event, as_stored, contents, expected, layout_in, rows_of, steps
 from springtide.cli.main import cli
 from springtide.errors import CheckpointError, OptionError, SetupError
 from springtide.model.plan import Plan
@@ -32,15 +32,15 @@ from springtide.policy.shard import spread
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.state import cache, segment
 from springtide.spark.state.book import StateBook
-from springtide.spark.state.cache import KEPT_S, STALE_S, Cache, Traffic, node_folder
+from springtide.spark.state.cache import RETAIN_S, STALE_S, Cache, Traffic, node_folder
 from springtide.spark.state.catalog import FEW
 from springtide.spark.state.compact import merge
-from springtide.spark.state.declared import declarations, kept_of
+from springtide.spark.state.declared import declarations, layout_of
 from springtide.spark.state.exporting import exported
-from springtide.spark.state.reading import held_of, reading
+from springtide.spark.state.reading import reading, stored_state
 from springtide.spark.state.receipt import StateReceipt
 from springtide.spark.state.stepping import Stepping, Version
-from springtide.spark.state.store import Folder, Remote, check_writable, checked, place_of
+from springtide.spark.state.store import Folder, Remote, check_writable, checked, store_of
 
 
 class Elsewhere(Machine):
@@ -48,13 +48,13 @@ class Elsewhere(Machine):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.remote, self.nodes = folder / "remote", folder / "nodes"
-        super().__init__(replace(kept_in(folder, **options), folder=self.remote.as_uri()))
+        super().__init__(replace(layout_in(folder, **options), folder=self.remote.as_uri()))
 
     def rows(self) -> list[dict[str, Any]]:
         before = self.catalog
         self.merge(len(before.runs))
         names, self.catalog = self.files, before
-        parts = place_of(self.kept.folder).segments(names)
+        parts = store_of(self.layout.folder).segments(names)
         return [row for part in parts for number in range(len(part.chunks)) for row in part.read(number).to_pylist()]
 
     def batch_of(self, events: list[Event]) -> list[StateReceipt]:
@@ -151,7 +151,7 @@ def test_only_chunks_of_the_shards_that_a_task_needs_are_fetched(
     one = machine.arriving(rows_of(MANY[:1]))
     (shard,) = shards_of(one.column(segment.HASH).to_numpy(), 16).tolist()
     there = on_node("b")
-    stepping = Stepping(machine.kept, Version(machine.files, machine.now), np.arange(16) == shard, "x.state", 0)
+    stepping = Stepping(machine.layout, Version(machine.files, machine.now), np.arange(16) == shard, "x.state", 0)
     list(stepping.run(one))
     assert sorted(pieces(there)) == sorted([str(shard), "index", "whole"])
     assert (stepping.receipt.cache_hits, stepping.receipt.cache_misses) == (0, 2)
@@ -186,7 +186,7 @@ def test_what_is_damaged_where_it_lies_is_named(
     on_node("a")
     machine.batch_of(MANY)
     (name,) = machine.files
-    path, uri = tmp_path / "remote" / name, f"{machine.kept.folder}/{name}"
+    path, uri = tmp_path / "remote" / name, f"{machine.layout.folder}/{name}"
     whole = path.read_bytes()
     on_node("b")
     for number, content in enumerate((whole[:100] + b"?" + whole[101:], whole[:-1], whole[:5], b"")):
@@ -195,7 +195,7 @@ def test_what_is_damaged_where_it_lies_is_named(
         with pytest.raises(CheckpointError, match=f"state file {uri} is damaged"):
             machine.attempt(rows_of(MANY), spread(16, 1), 1)
         with pytest.raises(CheckpointError, match=f"state file {uri} is damaged"):
-            place_of(machine.kept.folder).verify(name)
+            store_of(machine.layout.folder).verify(name)
     path.unlink()
     with pytest.raises(CheckpointError, match=f"state file {uri} is damaged: it is gone"):
         machine.attempt(rows_of(MANY), spread(16, 1), 1)
@@ -207,7 +207,7 @@ def test_a_piece_that_is_removed_while_it_is_read_stays_readable(tmp_path: Path,
     machine = Elsewhere(tmp_path)
     node = on_node("a")
     machine.batch_of(MANY)
-    (opened,) = place_of(machine.kept.folder).segments(machine.files)
+    (opened,) = store_of(machine.layout.folder).segments(machine.files)
     rows = opened.read(0)
     pieces(node)["whole"].unlink()
     assert rows.num_rows == 200 and sum(rows.column("state.total").to_pylist()) == 200
@@ -265,15 +265,15 @@ def test_pieces_go_some_minutes_after_nobody_names_them(tmp_path: Path, on_node:
     other, stray = node / "0123", next(node.glob("*/writing")) / "stray"
     other.mkdir()
     stray.touch()
-    for path, age_s in ((place[old], KEPT_S + 1), (place[used], KEPT_S - 60), (place[named], 1e6), (other, STALE_S - 60),
+    for path, age_s in ((place[old], RETAIN_S + 1), (place[used], RETAIN_S - 60), (place[named], 1e6), (other, STALE_S - 60),
                         (stray, STALE_S - 60)):  # fmt: skip
         os.utime(path, (time.time() - age_s, time.time() - age_s))
-    place_of(machine.kept.folder).tidy([named])
+    store_of(machine.layout.folder).tidy([named])
     assert {path.name for path in node.glob("*/*.state")} == {used, named}
     assert other.exists() and stray.exists()
     for path in (other, stray):
         os.utime(path, (time.time() - STALE_S - 1, time.time() - STALE_S - 1))
-    place_of(machine.kept.folder).tidy([named])
+    store_of(machine.layout.folder).tidy([named])
     assert not other.exists() and not stray.exists()
     machine.attempt(rows_of(MANY), spread(16, 1), 1)  # what went is fetched
 
@@ -290,7 +290,7 @@ def test_a_full_disk_is_no_reason_to_stop(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Cache, "_move", full)
-    (opened,) = place_of(machine.kept.folder).segments(machine.files)
+    (opened,) = store_of(machine.layout.folder).segments(machine.files)
     assert opened.read(0).num_rows == 200 and opened.read(0).num_rows == 200
     machine.batch_of(MANY)
     assert len(machine.files) == 2 and all((tmp_path / "remote" / name).exists() for name in machine.files)
@@ -307,7 +307,7 @@ def test_what_cannot_be_brought_to_its_place_is_not_in_a_receipt(
         raise OSError("connection reset")
 
     monkeypatch.setattr(Remote, "_write", lost)
-    stepping = Stepping(machine.kept, Version((), 0), np.ones(16, dtype=np.bool_), "x.state", 0)
+    stepping = Stepping(machine.layout, Version((), 0), np.ones(16, dtype=np.bool_), "x.state", 0)
     with pytest.raises(OSError, match="connection reset"):
         list(stepping.run(machine.arriving(rows_of(MANY))))
     assert stepping.receipt.file is None
@@ -316,11 +316,11 @@ def test_what_cannot_be_brought_to_its_place_is_not_in_a_receipt(
 
 def test_a_plain_folder_has_no_cache(tmp_path: Path, on_node: Callable[[str], Path]) -> None:
     on_node("a")
-    machine = Machine(kept_in(tmp_path / "state"))
+    machine = Machine(layout_in(tmp_path / "state"))
     for _ in range(2):
         receipts, _ = machine.attempt(rows_of(MANY), spread(16, 1), 1)
         machine.commit(receipts)
-    assert isinstance(place_of(machine.kept.folder), Folder)
+    assert isinstance(store_of(machine.layout.folder), Folder)
     assert traffic(receipts) == (0, 0, 0) and not list((tmp_path / "nodes").glob("*/*/*"))
 
 
@@ -329,12 +329,12 @@ def test_a_plain_folder_has_no_cache(tmp_path: Path, on_node: Callable[[str], Pa
 
 def book_at(folder: Path, manifest: Any = None, epoch: int = 1) -> tuple[StateBook, Machine]:
     topology = plain()
-    kept = {o.name: kept_of(topology, o, folder.as_uri(), "secret") for o in topology.stateful}
+    layouts = {o.name: layout_of(topology, o, folder.as_uri(), "secret") for o in topology.stateful}
 
     def merged(operator: str, names: Any, target: str, oldest: bool, now: int) -> Any:
-        return merge(kept[operator], names, target, oldest, now)
+        return merge(layouts[operator], names, target, oldest, now)
 
-    return StateBook(topology, kept, epoch, manifest, merged), Machine(kept["count"])
+    return StateBook(topology, layouts, epoch, manifest, merged), Machine(layouts["count"])
 
 
 def test_the_book_removes_sweeps_and_mends_there(tmp_path: Path, on_node: Callable[[str], Path]) -> None:
@@ -377,9 +377,9 @@ def test_reports_tell_what_was_moved_also_by_merges(tmp_path: Path, on_node: Cal
     manifest = run_batches(book, machine, 1)  # has a merge of all files begun, and waits for it
     files = [file for run in manifest["state"]["count"]["runs"] for file in run[2]]
     assert book._merging and len(files) == FEW
-    told = StateReceipt("count", 0, cache_hits=1, cache_misses=10, fetched_bytes=1_000)
-    book.committed(book.after(FEW, [task([told])]))
-    second, third = (book.reports(Plan({}, 1, {}, shards={"count": (0,) * 4}), [task([told])])["count"] for _ in range(2))
+    reported = StateReceipt("count", 0, cache_hits=1, cache_misses=10, fetched_bytes=1_000)
+    book.committed(book.after(FEW, [task([reported])]))
+    second, third = (book.reports(Plan({}, 1, {}, shards={"count": (0,) * 4}), [task([reported])])["count"] for _ in range(2))
     # the batch on "b" has fetched the files, which are small; the merge found them, and its own: an index and a chunk of each
     assert (second.cache_hits, second.cache_misses, second.fetched_bytes) == (1 + 2 * FEW, 10, 1_000)
     assert third.cache_hits == 1
@@ -421,7 +421,7 @@ def test_secrets_are_refused_and_not_repeated(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ("/mnt/state", r"state='/mnt/state': a path is not allowed; .*file:///folder"),
         (
@@ -433,8 +433,8 @@ def test_secrets_are_refused_and_not_repeated(given: str) -> None:
         ("s3:///a", "no bucket or container is named; write s3://NAME/folder"),
     ],
 )
-def test_places_that_cannot_be_are_told(given: str, told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_places_that_cannot_be_are_reported(given: str, reported: str) -> None:
+    with pytest.raises(OptionError, match=reported):
         checked(given)
 
 
@@ -487,7 +487,7 @@ def test_operators_of_any_name_have_a_folder_there(tmp_path: Path, on_node: Call
     stream = st.source.generate(lambda draw: Event("a", 1), rate=1, schema=Event)
     topology = stream.key_by("key").count(name="é t: 1?").to(st.sink.discard()).named("t")
     (operator,) = topology.stateful
-    machine = Machine(kept_of(topology, operator, (tmp_path / "a b").as_uri(), "secret"))
+    machine = Machine(layout_of(topology, operator, (tmp_path / "a b").as_uri(), "secret"))
     for _ in range(2):
         machine.commit(machine.attempt(rows_of(MANY), None, 1)[0])
     (folder,) = (tmp_path / "a b").iterdir()
@@ -510,12 +510,12 @@ def test_state_is_imported_shown_and_exported_there(tmp_path: Path, on_node: Cal
         return json.loads(done.stdout)
 
     uri = (tmp_path / "remote").as_uri()
-    told = invoked("import", f"{job}:t", "count", rows, "--checkpoint", tmp_path / "c", "--state", uri, "--json",
+    reported = invoked("import", f"{job}:t", "count", rows, "--checkpoint", tmp_path / "c", "--state", uri, "--json",
                    "--accept-recount")  # fmt: skip
-    assert told["keys"] == 4 and not (tmp_path / "c" / "springtide" / "state").exists()
+    assert reported["keys"] == 4 and not (tmp_path / "c" / "springtide" / "state").exists()
     (shown,) = invoked("show", tmp_path / "c", "--json")["operators"]
-    held = held_of(tmp_path / "c", "count")
-    assert shown["location"] == held.place and held.place.startswith(f"{uri}/") and shown["keys"] == 4
+    stored = stored_state(tmp_path / "c", "count")
+    assert shown["location"] == stored.place and stored.place.startswith(f"{uri}/") and shown["keys"] == 4
     on_node("b")
     assert invoked("show", tmp_path / "c", "count", "--key", "k3", "--json")["state"] == {"count.0": 3}
     exported(tmp_path / "c", "count", tmp_path / "out.json")
@@ -550,25 +550,25 @@ def test_state_lies_in_s3(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "elsewhere"))
     assert remembered(tmp_path / "checkpoint") == totals_of(3_000)
-    held = held_of(tmp_path / "checkpoint", "totals")
-    folder = held.place.removeprefix("s3://")
+    stored = stored_state(tmp_path / "checkpoint", "totals")
+    folder = stored.place.removeprefix("s3://")
     there = {info.base_name for info in s3.get_file_info(FileSelector(folder)) if info.is_file}
-    assert held.catalog.names <= there and held.place.startswith("s3://bucket/state/")
+    assert stored.catalog.names <= there and stored.place.startswith("s3://bucket/state/")
     assert not (tmp_path / "checkpoint" / "springtide" / "state").exists()
-    told = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file())
-    assert "hush" not in told
-    damaged = held.catalog.runs[0].files[0].name
+    reported = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file())
+    assert "hush" not in reported
+    damaged = stored.catalog.runs[0].files[0].name
     with s3.open_output_stream(f"{folder}/{damaged}") as file:
         file.write(b"torn")
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "yet another"))
     with (
-        pytest.raises(CheckpointError, match=f"state file {held.place}/{damaged} is damaged"),
+        pytest.raises(CheckpointError, match=f"state file {stored.place}/{damaged} is damaged"),
         reading(tmp_path / "checkpoint", "totals") as state,
     ):
         list(state.rows())
 
 
-def test_a_bucket_that_is_not_there_is_told(s3: Any) -> None:
+def test_a_bucket_that_is_not_there_is_reported(s3: Any) -> None:
     with pytest.raises(OptionError, match=r"state='s3://nobody/a' cannot be written to: .*bucket"):
         check_writable("s3://nobody/a")
     check_writable("s3://bucket/a")
@@ -587,17 +587,17 @@ def main(folder: Path) -> None:
 
     vars(execution)["ReadLimit"] = fixed_limit(100)
     session: Any = sessions.create(sessions.local_master(2), "state-in-s3")
-    told = []
+    reported = []
     endings: list[dict[str, Any]] = [{"batches": 12}, {}]
     for ending in endings:
         result = st.run(
             totals(3_000), target="60s", max_slots=2, policy="static", settings={"degree": 2}, spark=session,
             runs=folder / "runs", checkpoint=folder / "checkpoint", state="s3a://bucket/state" if ending else None, **ending,
         )  # fmt: skip
-        told.append([vars(batch.state["totals"]) for batch in RunFolder.open(result.folder).batches()])
+        reported.append([vars(batch.state["totals"]) for batch in RunFolder.open(result.folder).batches()])
         shutil.rmtree(cache.node_folder())
     session.stop()
-    print(json.dumps(told))
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

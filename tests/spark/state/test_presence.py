@@ -13,33 +13,36 @@ from springtide.errors import DamageError
 pytest.importorskip("pyspark")
 
 from springtide.spark.state import presence
-from springtide.spark.state.catalog import Catalog, File, Run
+from springtide.spark.state.catalog import Catalog, File, SegmentRun
 
-OLD, NEW = Run(0, 0, (File("00000000-000001-a.state", 10, 1),)), Run(1, 1, (File("00000001-000001-a.state", 20, 1),))
-MERGED = Run(0, 1, (File("00000000-00000001-000001-m1.state", 25, 2),), (NEW, OLD))
+OLD, NEW = (
+    SegmentRun(0, 0, (File("00000000-000001-a.state", 10, 1),)),
+    SegmentRun(1, 1, (File("00000001-000001-a.state", 20, 1),)),
+)
+MERGED = SegmentRun(0, 1, (File("00000000-00000001-000001-m1.state", 25, 2),), (NEW, OLD))
 
 
 class Case:
     """The folder of an operator's state, with the files that its catalog names."""
 
-    def __init__(self, folder: Path, *runs: Run, manifest: bool = True) -> None:
+    def __init__(self, folder: Path, *runs: SegmentRun, manifest: bool = True) -> None:
         self.folder = folder / "state" / "count"
         self.folder.mkdir(parents=True)
         catalog = {"count": Catalog(runs, 1).to_json()} if runs else {}
-        held: Any = SimpleNamespace(
+        checkpoint: Any = SimpleNamespace(
             own=folder,
             last_manifest=lambda: {"batch": 1} if manifest else None,
             catalogs=lambda: catalog,
         )
-        self.checkpoint, self.kept = held, {"count": SimpleNamespace(folder=str(self.folder), operator="count")}
+        self.checkpoint, self.layouts = checkpoint, {"count": SimpleNamespace(folder=str(self.folder), operator="count")}
         for run in runs:
             for one in (run, *run.before):
                 for file in one.files:
                     (self.folder / file.name).write_bytes(bytes(file.bytes))
 
     def check(self) -> None:
-        kept: Any = self.kept
-        presence.check(self.checkpoint, kept)
+        layouts: Any = self.layouts
+        presence.check(self.checkpoint, layouts)
 
 
 @pytest.mark.parametrize("manifest", [True, False], ids=["a batch", "an import"])

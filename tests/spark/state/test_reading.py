@@ -35,11 +35,11 @@ from springtide.spark.state import compact, files, piles, segment, values
 from springtide.spark.state import reading as readings
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
-from springtide.spark.state.declared import declarations, kept_in, kept_of
+from springtide.spark.state.declared import declarations, layout_of, layouts_in
 from springtide.spark.state.exporting import exported
-from springtide.spark.state.reading import held_in, reading
+from springtide.spark.state.reading import reading, stored_states
 from springtide.spark.state.seeding import seeded
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 
 AT = datetime.datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=datetime.UTC)
 
@@ -59,7 +59,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     total: int
 
 
@@ -76,7 +76,7 @@ class Everything(st.Processor):
     halves = st.map_of(int, float)
     place = st.value(Place)
 
-    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
         for record in records:
             if record.number < 0:
                 state.clear()
@@ -91,10 +91,10 @@ class Everything(st.Processor):
             state.halves[record.number] = record.number / 2
             state.place = Place("here", AT, ["a", str(record.number)])
             state.set_timer(moment(record.number * SECOND))
-        yield Told(state.total)
+        yield Reported(state.total)
 
-    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Told]:
-        yield Told(-1)
+    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Reported]:
+        yield Reported(-1)
 
 
 class Flat(st.Processor):
@@ -103,10 +103,10 @@ class Flat(st.Processor):
     raw = st.value(bytes)
     at = st.value(datetime.datetime)
 
-    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
         state.total += sum(record.number for record in records)
         state.label, state.raw, state.at = f'x"{state.total}', b"\x00\xff", AT
-        yield Told(state.total)
+        yield Reported(state.total)
 
 
 def source() -> st.Stream:
@@ -134,7 +134,7 @@ class Case:
         self.checkpoint.release()
         (operator,) = made.stateful
         self.name = operator.name
-        self.machine = Machine(kept_of(made, operator, self.checkpoint.state_root(), secret))
+        self.machine = Machine(layout_of(made, operator, self.checkpoint.state_root(), secret))
         seed = self.checkpoint.recall(SEED)
         if seed is not None:
             self.machine.catalog = Catalog.from_json(seed[self.name])
@@ -218,9 +218,9 @@ def test_exported_rows_are_what_a_dict_has(tmp_path_factory: Any, batches: list[
         with pytest.raises(OptionError, match="no state yet"):
             exported(case.root, "keep", file)
         return
-    told = exported(case.root, "keep", file)
+    reported = exported(case.root, "keep", file)
     rows = pq.read_table(file).to_pylist() if suffix == ".parquet" else list(map(json.loads, file.read_text().splitlines()))
-    assert told["keys"] == len(rows) == len(model)
+    assert reported["keys"] == len(rows) == len(model)
     assert {(row["key.route"], row["key.day"]): row["state.numbers"] for row in rows} == model
     for row in rows:
         numbers = row["state.numbers"]
@@ -245,7 +245,7 @@ def test_groups_of_shards_give_the_same_rows(case: Case, monkeypatch: pytest.Mon
 
 
 def test_a_run_that_goes_on_takes_nothing_away(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, folder = case.state(), Path(case.machine.kept.folder)
+    expected, folder = case.state(), Path(case.machine.layout.folder)
     with reading(case.root, "keep") as state:
         for file in folder.glob("*.state"):  # as after a merge and some commits
             file.unlink()
@@ -256,34 +256,34 @@ def test_a_file_that_was_merged_before_it_was_opened_is_looked_for_in_a_newer_ma
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     expected, seen = case.state(), []
-    old = [Path(case.machine.kept.folder) / name for name in case.machine.files]
-    plain = readings.held_of
+    old = [Path(case.machine.layout.folder) / name for name in case.machine.files]
+    plain = readings.stored_state
 
     def merging_then(checkpoint: Path, operator: str) -> Any:
-        held = plain(checkpoint, operator)
-        seen.append(held)
+        stored = plain(checkpoint, operator)
+        seen.append(stored)
         if len(seen) == 1:
             case.machine.merge(2)
             case.run()
             for file in old:
                 file.unlink()
-        return held
+        return stored
 
-    monkeypatch.setattr(readings, "held_of", merging_then)
+    monkeypatch.setattr(readings, "stored_state", merging_then)
     assert by_key(read_rows(case.root)) == expected
     assert len(seen) == 2
 
 
 def test_a_file_that_is_lost_is_named(case: Case) -> None:
     name = case.machine.files[0]
-    (Path(case.machine.kept.folder) / name).unlink()
+    (Path(case.machine.layout.folder) / name).unlink()
     with pytest.raises(CheckpointError, match=f"{name} is damaged: it is gone"):
         read_rows(case.root)
     invoked("show", case.root, code=2)
 
 
 def test_a_file_that_was_changed_is_named(case: Case) -> None:
-    path = Path(case.machine.kept.folder) / case.machine.files[0]
+    path = Path(case.machine.layout.folder) / case.machine.files[0]
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
@@ -296,7 +296,7 @@ def merged(case: Case) -> Path:
     case.machine.merge(2)
     case.run(Event("r1", 1, 7))
     (run,) = (run for run in case.machine.catalog.runs if run.before)
-    return Path(case.machine.kept.folder) / run.files[0].name
+    return Path(case.machine.layout.folder) / run.files[0].name
 
 
 def cut(path: Path) -> None:
@@ -333,7 +333,7 @@ def test_what_a_damaged_file_was_merged_from_is_read_instead(
 def test_what_cannot_be_read_instead_is_named_too(case: Case, damaging: Any) -> None:
     path = merged(case)
     (run,) = (run for run in case.machine.catalog.runs if run.before)
-    other = Path(case.machine.kept.folder) / run.before[-1].files[0].name
+    other = Path(case.machine.layout.folder) / run.before[-1].files[0].name
     cut(path)
     damaging(other)
     with pytest.raises(CheckpointError, match=rf"state file {other} is damaged") as error:
@@ -344,7 +344,7 @@ def test_what_cannot_be_read_instead_is_named_too(case: Case, damaging: Any) -> 
 def test_files_of_an_older_declaration_are_not_read_instead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     case = Case(tmp_path / "c", topology(Flat))
     case.run(Event("a", 1, 1), Event("b", 1, 2))
-    case.machine.kept = begun(case.root, topology(Later, migrate=later))
+    case.machine.layout = begun(case.root, topology(Later, migrate=later))
     case.run(Event("a", 1, 5))
     path = merged(case)
     scratched(path)
@@ -362,9 +362,9 @@ class Later(st.Processor):
     total = st.value(int, default=0)
     more = st.value(str)
 
-    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
         state.more = "x"
-        yield Told(0)
+        yield Reported(0)
 
 
 def later(flat: dict[str, Any]) -> dict[str, Any]:
@@ -379,7 +379,7 @@ def test_variables_of_an_older_declaration_stand_beside_those_of_now(tmp_path: P
     case.run(Event("a", 1, 1), Event("a", 2, 2))
     (operator,) = (changed := topology(Later, key=("day",), migrate=later)).stateful
     secret = case.checkpoint.keep_state(declarations(changed))
-    case.machine.kept = kept_of(changed, operator, str(case.checkpoint.state_folder()), secret)
+    case.machine.layout = layout_of(changed, operator, str(case.checkpoint.state_folder()), secret)
     case.run(Event("a", 2, 5))
     rows = {row["key.day"]: row for row in read_rows(case.root)}
     assert [rows[day]["state.total"] for day in (1, 2)] == [1, 2]
@@ -388,7 +388,7 @@ def test_variables_of_an_older_declaration_stand_beside_those_of_now(tmp_path: P
     assert shown(case.root, "--key", 2)["state"] == {"total": 2, "more": "x"}
     (operator,) = (changed := topology(Otherwise, key=("day",), migrate=lambda old: {})).stateful
     secret = case.checkpoint.keep_state(declarations(changed))
-    case.machine.kept = kept_of(changed, operator, str(case.checkpoint.state_folder()), secret)
+    case.machine.layout = layout_of(changed, operator, str(case.checkpoint.state_folder()), secret)
     case.run(Event("a", 3, 5))
     with pytest.raises(CheckpointError, match=r"'keep': 'total' is string now, and int64 in .*let the run go on"):
         read_rows(case.root)
@@ -399,13 +399,13 @@ class Alarmed(st.Processor):
 
     total = st.value(int, default=0)
 
-    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
+    def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
         state.total += len(records)
         state.set_timer(moment(records[-1].number * SECOND))
-        yield Told(1)
+        yield Reported(1)
 
-    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Told]:
-        yield Told(-1)
+    def on_timer(self, key: Any, timer: st.Timer, state: Any) -> Iterator[Reported]:
+        yield Reported(-1)
 
 
 class AlarmedLater(Alarmed):
@@ -418,7 +418,7 @@ def test_timers_are_found_while_a_migration_to_other_types_goes_on(tmp_path: Pat
     """A bounded run asks for them at its end, when there are files of both declarations."""
     case = Case(tmp_path / "c", topology(Alarmed))
     case.run(Event("a", 1, 7), Event("b", 1, 5))
-    case.machine.kept = begun(case.root, topology(AlarmedLater, migrate=lambda old: {"total": float(old["total"])}))
+    case.machine.layout = begun(case.root, topology(AlarmedLater, migrate=lambda old: {"total": float(old["total"])}))
     case.run(Event("c", 1, 9))
     with reading(case.root, "keep") as state:
         assert state.timers()["event"] == {"keys": 3, "first": moment(5 * SECOND).isoformat()}
@@ -426,11 +426,11 @@ def test_timers_are_found_while_a_migration_to_other_types_goes_on(tmp_path: Pat
         read_rows(case.root)
 
 
-def begun(root: Path, made: Topology) -> Kept:
+def begun(root: Path, made: Topology) -> StateLayout:
     """What a driver does with state at its start."""
     (checkpoint := Checkpoint(root)).acquire(made)
     try:
-        return kept_in(checkpoint, made)["keep"]
+        return layouts_in(checkpoint, made)["keep"]
     finally:
         checkpoint.release()
 
@@ -449,7 +449,7 @@ def test_a_declaration_counts_once_something_was_written_with_it(tmp_path: Path)
         begun(case.root, later)
     with pytest.raises(CheckpointError, match=r"shards=8, but in checkpoint .* it has 16"):
         begun(case.root, topology(Later, shards=8))
-    assert dict(held_in(case.root)["keep"].variables).keys() == {"total", "label", "raw", "at"}
+    assert dict(stored_states(case.root)["keep"].variables).keys() == {"total", "label", "raw", "at"}
     begun(case.root, topology(Later, migrate=later))  # and no batch is committed
     begun(case.root, flat)
 
@@ -457,7 +457,7 @@ def test_a_declaration_counts_once_something_was_written_with_it(tmp_path: Path)
 def test_a_migration_stays_until_nothing_is_left_to_migrate(tmp_path: Path) -> None:
     case = Case(tmp_path / "c", topology(Flat))
     case.run(Event("a", 1, 1), Event("b", 1, 2))
-    case.machine.kept = begun(case.root, topology(Later, migrate=later))
+    case.machine.layout = begun(case.root, topology(Later, migrate=later))
     case.run(Event("a", 1, 5))
     with pytest.raises(
         CheckpointError, match=rf"declares {LATER}; .* has state of {FLAT}.*migrate=function\) while there is such state"
@@ -526,7 +526,7 @@ def test_what_a_ready_operator_computes_is_part_of_its_declaration(
     begun(tmp_path / "new", after)  # there is no state of the other
     case = Case(tmp_path / "c", before)
     row = {"route": "a", "at": AT, "v": 1, "w": 1, "x": 1.0, "s": "a", "window_start": AT, "window_end": AT}
-    case.machine.run([{name: row[name] for name in case.machine.kept.input.names}])
+    case.machine.run([{name: row[name] for name in case.machine.layout.input.names}])
     case.commit()
     for _ in range(2):
         with pytest.raises(CheckpointError, match=message):
@@ -572,7 +572,7 @@ def test_imported_state_is_of_a_declaration_too(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_left_to_those_who_need_it(case: Case) -> None:
     """It may be a merged one, which is mended."""
     begun(case.root, topology(Later, migrate=later))
-    path = Path(case.machine.kept.folder) / case.machine.files[0]
+    path = Path(case.machine.layout.folder) / case.machine.files[0]
     path.write_bytes(path.read_bytes()[:-1])
     begun(case.root, topology())
 
@@ -591,18 +591,18 @@ def test_reading_needs_no_spark(case: Case) -> None:
 
 
 def test_show_tells_of_every_operator(case: Case) -> None:
-    (told,) = shown(case.root)["operators"]
+    (reported,) = shown(case.root)["operators"]
     # 30 events, of which 0 and 21 are of the key (None, 0), 7 and 28 of (None, 1); the second batch forgets (r2, 2)
-    assert told["keys"] == len(case.state()) == 30 - 2 - 1
-    assert told["files"] == len(case.machine.files)
-    assert told["bytes"] == sum((Path(case.machine.kept.folder) / name).stat().st_size for name in case.machine.files)
-    assert (told["batch"], told["batches"], told["shards"], told["seeded"]) == (1, [0, 1], 16, False)
-    assert told["key"] == [{"name": "route", "type": "string"}, {"name": "day", "type": "int64"}]
-    assert {"name": "words", "type": "map<string, int64>"} in told["variables"]
-    assert told["timers"] == {
-        "event": {"keys": told["keys"], "first": "1970-01-01T00:00:00+00:00"}, "processing": {"keys": 0, "first": None},
+    assert reported["keys"] == len(case.state()) == 30 - 2 - 1
+    assert reported["files"] == len(case.machine.files)
+    assert reported["bytes"] == sum((Path(case.machine.layout.folder) / name).stat().st_size for name in case.machine.files)
+    assert (reported["batch"], reported["batches"], reported["shards"], reported["seeded"]) == (1, [0, 1], 16, False)
+    assert reported["key"] == [{"name": "route", "type": "string"}, {"name": "day", "type": "int64"}]
+    assert {"name": "words", "type": "map<string, int64>"} in reported["variables"]
+    assert reported["timers"] == {
+        "event": {"keys": reported["keys"], "first": "1970-01-01T00:00:00+00:00"}, "processing": {"keys": 0, "first": None},
     }  # fmt: skip
-    assert told["watermark"] is None
+    assert reported["watermark"] is None
     for arguments in ((case.root,), (case.root, "keep")):
         text = invoked("show", *arguments).stdout
         assert "keep" in text and "map<string, int64>" in text and "0 to 1" in text
@@ -613,9 +613,13 @@ def test_either_order_is_understood(case: Case) -> None:
 
 
 def test_a_key_is_found_by_all_its_columns(case: Case) -> None:
-    told = shown(case.root, "keep", "--key", "r1", "--key", "1")
-    assert (told["found"], told["key"], told["written"]) == (True, {"route": "r1", "day": 1}, "1970-01-01T00:00:02+00:00")
-    state = told["state"]
+    reported = shown(case.root, "keep", "--key", "r1", "--key", "1")
+    assert (reported["found"], reported["key"], reported["written"]) == (
+        True,
+        {"route": "r1", "day": 1},
+        "1970-01-01T00:00:02+00:00",
+    )
+    state = reported["state"]
     assert (state["total"], state["numbers"], state["words"]) == (101, [1, 100], {"w1": 1, "w100": 100})
     assert (state["at"], state["raw"]) == ("2024-05-06T07:08:09.123556+00:00", "ZA==")
     assert state["halves"] == [[1, 0.5], [100, 50.0]]
@@ -646,12 +650,12 @@ def test_every_key_is_found_in_its_shard(case: Case) -> None:
         (["--key", "r1", "--key", "x"], "--key: column 'day': 'x' came, wanted int64"),
     ],
 )
-def test_wrong_use_of_show_is_told(case: Case, arguments: list[str], message: str) -> None:
+def test_wrong_use_of_show_is_reported(case: Case, arguments: list[str], message: str) -> None:
     result = invoked("show", case.root, *arguments, code=2)
     assert re.search(message, result.stderr.replace("\n", " ")), result.stderr
 
 
-def test_a_folder_without_state_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_state_is_reported(tmp_path: Path) -> None:
     assert "is not a run's folder" in invoked("show", tmp_path, code=2).stderr
     plain = source().to(st.sink.discard()).named("plain")
     (checkpoint := Checkpoint(tmp_path / "c")).acquire(plain)
@@ -663,8 +667,8 @@ def test_a_run_folder_names_its_checkpoint_and_tells_the_watermark(case: Case, t
     run = RunFolder.create(tmp_path / "runs", "t", 0.0)
     run.write_run({"checkpoint": str(case.root)})
     assert shown(run.path)["operators"] == shown(case.root)["operators"]
-    told = {"keep": StateReport(1, 1, 1, 0, 0, 0, 0, 0.0, 0.0, 0, 1, watermark=SECOND)}
-    report = BatchReport(0, 1, Plan(degrees={}, slots=1, widths={}), 0.0, 1.0, 0, 0, 0, (), {}, state=told)
+    reported = {"keep": StateReport(1, 1, 1, 0, 0, 0, 0, 0.0, 0.0, 0, 1, watermark=SECOND)}
+    report = BatchReport(0, 1, Plan(degrees={}, slots=1, widths={}), 0.0, 1.0, 0, 0, 0, (), {}, state=reported)
     run.batch(replace(report, state={}))
     assert shown(run.path)["operators"][0]["watermark"] is None
     run.batch(replace(report, batch=1))
@@ -719,7 +723,7 @@ def test_csv_cannot_hold_what_is_nested(case: Case, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_wrong_places_of_an_export_are_told(case: Case, tmp_path: Path) -> None:
+def test_wrong_places_of_an_export_are_reported(case: Case, tmp_path: Path) -> None:
     assert "end in one of .parquet, .json, .csv" in invoked("export", case.root, "keep", tmp_path / "x.txt", code=2).stderr
     assert "cannot be written" in invoked("export", case.root, "keep", tmp_path / "no" / "x.json", code=2).stderr
 
@@ -727,7 +731,7 @@ def test_wrong_places_of_an_export_are_told(case: Case, tmp_path: Path) -> None:
 def test_an_export_that_fails_leaves_the_old_file(case: Case, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("old")
-    path = Path(case.machine.kept.folder) / case.machine.files[-1]
+    path = Path(case.machine.layout.folder) / case.machine.files[-1]
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
@@ -743,8 +747,8 @@ def test_state_larger_than_memory_is_piled(case: Case, tmp_path: Path, monkeypat
     monkeypatch.setattr(files, "BLOCK", 4)
     other = imported(topology(shards=40), file, tmp_path / "new")
     assert other.state() == case.state()
-    assert len(list(Path(other.machine.kept.folder).iterdir())) == 1 + 1  # the seed, and what Case.state merged
-    whole = segment.Segment(f"{other.machine.kept.folder}/{other.machine.files[0]}")
+    assert len(list(Path(other.machine.layout.folder).iterdir())) == 1 + 1  # the seed, and what Case.state merged
+    whole = segment.Segment(f"{other.machine.layout.folder}/{other.machine.files[0]}")
     hashes = [one for number in range(len(whole.chunks)) for one in whole.read(number).column(segment.HASH).to_pylist()]
     assert len(whole.chunks) > 3 and hashes == sorted(hashes)
 
@@ -763,28 +767,28 @@ def test_the_driver_begins_with_the_seed_until_a_batch_is_committed(tmp_path: Pa
     file.write_text(json.dumps(ROW))
     assert json.loads(invoked_import(made, file, root).stdout)["keys"] == 1
     case = Case(root, made)
-    kept = {"keep": case.machine.kept}
-    stray = Path(case.machine.kept.folder) / "00000000-000000-seed-stray.state"  # of an import that was killed
+    layouts = {"keep": case.machine.layout}
+    stray = Path(case.machine.layout.folder) / "00000000-000000-seed-stray.state"  # of an import that was killed
     stray.write_bytes(b"")
 
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    book = StateBook(made, kept, 1, None, never, case.checkpoint.recall(SEED))
+    book = StateBook(made, layouts, 1, None, never, case.checkpoint.recall(SEED))
     (name,) = book.versions(0)["keep"]["files"]
     assert (name,) == case.machine.files and book.catalog("keep").keys == 1
-    assert [path.name for path in Path(case.machine.kept.folder).iterdir()] == [name]
+    assert [path.name for path in Path(case.machine.layout.folder).iterdir()] == [name]
     case.run(Event("a", 1, 2), Event("b", 1, 2))
     assert {row["key.route"]: row["state.total"] for row in read_rows(root)} == {"a": 7, "b": 2}
     book.close()
-    book = StateBook(made, kept, 2, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED))
+    book = StateBook(made, layouts, 2, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED))
     assert tuple(book.versions(0)["keep"]["files"]) == case.machine.files
     case.machine.merge(2)
     case.run(Event("a", 1, 1))
     case.machine.catalog = replace(case.machine.catalog, runs=tuple(replace(r, before=()) for r in case.machine.catalog.runs))
     case.run(Event("a", 1, 1))
-    StateBook(made, kept, 3, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED)).close()
-    assert not (Path(case.machine.kept.folder) / name).exists()  # nobody needs it any more
+    StateBook(made, layouts, 3, case.checkpoint.last_manifest(), never, case.checkpoint.recall(SEED)).close()
+    assert not (Path(case.machine.layout.folder) / name).exists()  # nobody needs it any more
     book.close()
     assert {row["key.route"]: row["state.total"] for row in read_rows(root)} == {"a": 9, "b": 2}
 
@@ -817,7 +821,9 @@ HEADER = ",".join(ROW)
         ({"key.route": ...}, "line 2: column 'key.route' is missing, wanted string"),
     ],
 )
-def test_wrong_rows_of_json_are_told_before_anything_is_changed(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_wrong_rows_of_json_are_refused_before_anything_is_changed(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     file, root = tmp_path / "x.json", tmp_path / "new"
     row = {name: value for name, value in {**ROW, "key.route": "b", **change}.items() if value is not ...}
     file.write_text(json.dumps(ROW) + "\n" + json.dumps(row) + "\n")
@@ -827,7 +833,7 @@ def test_wrong_rows_of_json_are_told_before_anything_is_changed(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("line", "message"), [("{", "line 1: not JSON"), ("[]", "line 1: list came, wanted an object")])
-def test_what_is_no_json_is_told(tmp_path: Path, line: str, message: str) -> None:
+def test_what_is_no_json_is_reported(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "x.json").write_text(line)
     with pytest.raises(OptionError, match=message):
         seeded(topology(Flat), "keep", tmp_path / "x.json", tmp_path / "new", 0)
@@ -845,7 +851,7 @@ def test_what_is_no_json_is_told(tmp_path: Path, line: str, message: str) -> Non
         ({"other": pa.array([1])}, "column 'other' came, which is not of the operator's state"),
     ],
 )
-def test_wrong_columns_of_parquet_are_told(tmp_path: Path, change: dict[str, pa.Array], message: str) -> None:
+def test_wrong_columns_of_parquet_are_reported(tmp_path: Path, change: dict[str, pa.Array], message: str) -> None:
     file, root = tmp_path / "x.parquet", tmp_path / "new"
     pq.write_table(pa.table({**foreign(), **change}), file)
     with pytest.raises(OptionError, match=message):
@@ -878,7 +884,7 @@ def test_what_another_program_wrote_is_taken(tmp_path: Path) -> None:
     assert (row["state.total"], row["state.numbers"], row["state._event_due"]) == (12, [1, 2, 7], 7 * SECOND)
 
 
-def test_a_wrong_csv_is_told(tmp_path: Path) -> None:
+def test_a_wrong_csv_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     for text, message in (
         (f"{HEADER}\na,1,five,,,\n", "column 'state.total': .*'five'.* int64"),
@@ -918,10 +924,10 @@ def test_a_checkpoint_with_batches_or_in_use_is_refused(case: Case, tmp_path: Pa
     file, busy = tmp_path / "x.parquet", tmp_path / "busy"
     exported(case.root, "keep", file)
     assert "has batches already" in invoked_import(topology(), file, case.root, code=2).stderr
-    held = Checkpoint(busy)
-    held.acquire(topology())
+    stored = Checkpoint(busy)
+    stored.acquire(topology())
     assert "is in use by" in invoked_import(topology(), file, busy, code=2).stderr
-    held.release()
+    stored.release()
     (busy / "spark" / "offsets").mkdir(parents=True)
     (busy / "spark" / "offsets" / "0").write_text("v1")  # begun, and not committed
     assert "has batches already" in invoked_import(topology(), file, busy, code=2).stderr
@@ -941,15 +947,15 @@ def refusal(made: Topology, file: Path, root: Path) -> str:
 def test_state_whose_records_would_be_counted_again_is_refused_unless_that_is_accepted(tmp_path: Path) -> None:
     case, file, root = Case(tmp_path / "c", topology()), tmp_path / "x.parquet", tmp_path / "new"
     case.run(Event("a", 1, 9))
-    told = exported(case.root, "keep", file)
+    reported = exported(case.root, "keep", file)
     identity = (case.checkpoint.recall("topology") or {})["id"]
-    assert told["origin"] == {"checkpoint": identity, "batch": 0, "sources": {"source": 5_000}}
+    assert reported["origin"] == {"checkpoint": identity, "batch": 0, "sources": {"source": 5_000}}
     message = refusal(topology(), file, root)
     assert f"state of batch 0 of checkpoint {identity}, when source 'source' had committed 5,000 records. A new" in message
     assert "those records are counted again" in message and "--accept-recount" in message
     assert "had committed 5,000 records" in invoked_import(topology(), file, root, code=2, recount=False).stderr
     assert not root.exists()
-    assert seeded(topology(), "keep", file, root, 0, accept_recount=True)["origin"] == told["origin"]
+    assert seeded(topology(), "keep", file, root, 0, accept_recount=True)["origin"] == reported["origin"]
     exported(root, "keep", file)  # what was imported, and has had no batch since, is still of those records
     assert f"state of batch 0 of checkpoint {identity}" in refusal(topology(), file, tmp_path / "third")
 
@@ -1039,8 +1045,8 @@ def test_windows_close_though_the_file_does_not_say_when(tmp_path: Path) -> None
     other = imported(made, tmp_path / "x.json", tmp_path / "new")
     assert shown(other.root)["operators"][0]["timers"]["event"]["first"] == end
     assert shown(other.root, "--key", "a", "--key", start, "--key", end)["state"] == {"n.0": 3, "_close": 10 * SECOND}
-    (told,) = other.machine.run([], watermark=10 * SECOND)
-    assert (told["route"], told["n"]) == ("a", 3)
+    (reported,) = other.machine.run([], watermark=10 * SECOND)
+    assert (reported["route"], reported["n"]) == ("a", 3)
 
 
 def test_an_operator_without_variables_has_keys(tmp_path: Path) -> None:
@@ -1063,13 +1069,13 @@ def test_several_operators_are_seeded_one_after_the_other(tmp_path: Path) -> Non
     root = tmp_path / "c"
     seeded(made, "once", tmp_path / "once.csv", root, 0, accept_recount=True)
     seeded(made, "keep", tmp_path / "keep.json", root, 0, accept_recount=True)
-    assert {name: held.catalog.keys for name, held in held_in(root).items()} == {"once": 2, "keep": 1}
+    assert {name: stored.catalog.keys for name, stored in stored_states(root).items()} == {"once": 2, "keep": 1}
     assert "of which operator? Name one of once, keep" in invoked("show", root, "--key", "a", code=2).stderr
     assert shown(root, "once", "--key", "a")["found"] is True
     assert {one["operator"]: one["keys"] for one in shown(root)["operators"]} == {"once": 2, "keep": 1}
 
 
-def test_parts_of_a_dataclass_that_may_not_be_null_are_held_to_it(tmp_path: Path) -> None:
+def test_parts_of_a_dataclass_that_may_not_be_null_are_checked(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Spot:
         name: str
@@ -1078,8 +1084,8 @@ def test_parts_of_a_dataclass_that_may_not_be_null_are_held_to_it(tmp_path: Path
     class Spots(st.Processor):
         spot = st.value(Spot)
 
-        def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Told]:
-            yield Told(0)
+        def process(self, key: Any, records: list[Event], state: Any) -> Iterator[Reported]:
+            yield Reported(0)
 
     file, made = tmp_path / "x.json", topology(Spots, key=("day",))
     for spot, message in (
@@ -1139,12 +1145,12 @@ def test_a_typed_key_is_read_by_its_type(text: str, kind: pa.DataType, value: An
     [("1.5", pa.int64()), ("", pa.int64()), ("x", pa.bool_()), ("2024-05-06T07:08:09", pa.timestamp("us", "UTC")),
      ("300", pa.int8()), ("[1", pa.list_(pa.int64())), ('["a"]', pa.list_(pa.int64()))],
 )  # fmt: skip
-def test_a_typed_key_that_does_not_fit_is_told(text: str, kind: pa.DataType) -> None:
+def test_a_typed_key_that_does_not_fit_is_reported(text: str, kind: pa.DataType) -> None:
     with pytest.raises(values.Misfit, match=f"{re.escape(repr(text))} came, wanted {re.escape(str(kind))}"):
         values.parsed(text, kind)
 
 
-def test_a_type_without_a_form_in_json_is_told() -> None:
+def test_a_type_without_a_form_in_json_is_reported() -> None:
     for code in (values.encoder, values.decoder):
         with pytest.raises(OptionError, match=r"timestamp\[ns\] has no form in JSON here; .* \.parquet"):
             code(pa.timestamp("ns"))

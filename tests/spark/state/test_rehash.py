@@ -21,13 +21,14 @@ from springtide.cli.main import cli
 from springtide.errors import CheckpointError
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.documents import SEED
+from springtide.spark.driver.manifests import Manifests
 from springtide.spark.state import piles
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
-from springtide.spark.state.declared import kept_in
-from springtide.spark.state.reading import held_in, reading
+from springtide.spark.state.declared import layouts_in
+from springtide.spark.state.reading import reading, stored_states
 from springtide.spark.state.rehash import rehash
-from springtide.spark.state.store import place_of
+from springtide.spark.state.store import store_of
 
 RECORDED = old.visits(0, 100)
 
@@ -61,7 +62,7 @@ def start(folder: Path, before: Callable[[Checkpoint], None] = lambda _: None) -
     checkpoint.acquire(topology)
     try:
         before(checkpoint)
-        rehash(checkpoint, kept_in(checkpoint, topology))
+        rehash(checkpoint, layouts_in(checkpoint, topology))
     finally:
         checkpoint.release()
     return checkpoint
@@ -89,9 +90,9 @@ def hashings(checkpoint: Checkpoint) -> set[str]:
 
 def test_the_keys_of_an_earlier_version_are_read_as_a_whole_and_not_looked_up(folder: Path) -> None:
     assert all_counts(folder / "checkpoint") == expected(RECORDED)
-    told = " ".join(shown(folder, "by_name", "name 3", code=2).split())
-    assert "its keys were hashed by another version of Springtide" in told
-    assert "Run the topology once with this checkpoint" in told
+    reported = " ".join(shown(folder, "by_name", "name 3", code=2).split())
+    assert "its keys were hashed by another version of Springtide" in reported
+    assert "Run the topology once with this checkpoint" in reported
 
 
 def test_the_state_of_an_earlier_version_is_rewritten_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,7 +120,7 @@ def test_a_crash_while_state_is_rewritten_leaves_it_as_it_was(folder: Path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "amend", crash)
+        patch.setattr(Manifests, "amend", crash)
         with pytest.raises(KeyboardInterrupt):
             start(folder)
     assert hashings(Checkpoint(folder / "checkpoint")) == {""}
@@ -129,7 +130,7 @@ def test_a_crash_while_state_is_rewritten_leaves_it_as_it_was(folder: Path, monk
     state = checkpoint.own / "state"
     needed = {name: Catalog.from_json(one).names for name, one in checkpoint.catalogs().items()}
     assert all(len(sizes(state)[name]) == 4 for name in needed), "two batches', what the crash left, and what counts"
-    StateBook(topology, kept_in(checkpoint, topology), 9, checkpoint.last_manifest(), merge_nothing).close()
+    StateBook(topology, layouts_in(checkpoint, topology), 9, checkpoint.last_manifest(), merge_nothing).close()
     assert {name: set(files) for name, files in sizes(state).items()} == needed
 
 
@@ -150,7 +151,7 @@ class Left(tempfile.TemporaryDirectory[str]):
 
 def sizes(state: Path) -> dict[str, dict[str, int]]:
     """By operator, the files that count as its state."""
-    return {operator.name: place_of(str(operator)).sizes() for operator in state.iterdir()}
+    return {operator.name: store_of(str(operator)).sizes() for operator in state.iterdir()}
 
 
 def test_what_a_killed_rewrite_leaves_is_not_counted_and_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,9 +223,9 @@ def test_the_secret_is_made_once_and_nobody_else_may_read_it(tmp_path: Path) -> 
 
 
 def test_the_secret_of_an_earlier_version_is_kept_and_nobody_else_may_read_it(folder: Path) -> None:
-    before = held_in(folder / "checkpoint")["by_name"].seeds
+    before = stored_states(folder / "checkpoint")["by_name"].seeds
     start(folder)
-    assert held_in(folder / "checkpoint")["by_name"].seeds == before
+    assert stored_states(folder / "checkpoint")["by_name"].seeds == before
     assert stat.S_IMODE((folder / "checkpoint" / "springtide" / "state.json").stat().st_mode) == 0o600
 
 

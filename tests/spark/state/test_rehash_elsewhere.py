@@ -19,16 +19,17 @@ from springtide.errors import CheckpointError, RunError
 from springtide.model.state import moment
 from springtide.model.topology import Topology
 from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.manifests import Manifests
 from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.catalog import Catalog
-from springtide.spark.state.declared import folder_of, kept_in
+from springtide.spark.state.declared import folder_of, layouts_in
 from springtide.spark.state.exporting import exported
-from springtide.spark.state.reading import held_of, reading
+from springtide.spark.state.reading import reading, stored_state
 from springtide.spark.state.rehash import rehash
 from springtide.spark.state.seeding import seeded
-from springtide.spark.state.stepping import Kept
-from springtide.spark.state.store import Remote, below, place_of
+from springtide.spark.state.stepping import StateLayout
+from springtide.spark.state.store import Remote, below, store_of
 
 OnNode = Callable[[str], Path]
 EVENTS = [Event(None if n % 7 == 0 else f"r{n}", n % 3, n) for n in range(30)]
@@ -45,29 +46,29 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, on_node: OnNode) ->
     return {"folder": None, "file": (tmp_path / "remote").as_uri(), "s3": "s3://bucket/state"}[request.param]
 
 
-def start(root: Path, made: Topology) -> dict[str, Kept]:
+def start(root: Path, made: Topology) -> dict[str, StateLayout]:
     """What the start of a driver does with state, until its first batch."""
     checkpoint = Checkpoint(root)
     checkpoint.acquire(made)
     try:
         checkpoint.next_epoch()
-        kept = kept_in(checkpoint, made)
-        presence.check(checkpoint, kept)
-        rehash(checkpoint, kept)
+        layouts = layouts_in(checkpoint, made)
+        presence.check(checkpoint, layouts)
+        rehash(checkpoint, layouts)
         last = checkpoint.last_manifest()
-        StateBook(made, kept, checkpoint.epoch, last, merge_nothing, checkpoint.catalogs()).close()
+        StateBook(made, layouts, checkpoint.epoch, last, merge_nothing, checkpoint.catalogs()).close()
     finally:
         checkpoint.release()
-    return kept
+    return layouts
 
 
-def go_on(case: Case, kept: Kept) -> None:
+def go_on(case: Case, layout: StateLayout) -> None:
     """With the state that a start has left, in that start's epoch."""
     case.checkpoint = Checkpoint(case.root)
     case.checkpoint.acquire(case.topology)
     case.checkpoint.next_epoch()
     case.checkpoint.release()
-    case.machine.kept, case.machine.catalog = kept, held_of(case.root, "keep").catalog
+    case.machine.layout, case.machine.catalog = layout, stored_state(case.root, "keep").catalog
 
 
 def lose_secret(root: Path) -> None:
@@ -87,9 +88,9 @@ def as_floats(rows: dict[Any, Any]) -> dict[Any, Any]:
 
 def check_files(root: Path) -> None:
     """There is one file of the state, and no other but those that ``Machine`` merged, whose names are its own."""
-    held = held_of(root, "keep")
-    there = {name for name in place_of(held.place).names() if not name.startswith("m")}
-    assert there == set(held.catalog.names) and len(there) == 1
+    stored = stored_state(root, "keep")
+    there = {name for name in store_of(stored.place).names() if not name.startswith("m")}
+    assert there == set(stored.catalog.names) and len(there) == 1
 
 
 @pytest.fixture
@@ -108,13 +109,13 @@ def test_state_outlives_the_loss_of_the_secret_wherever_it_lies(case: Case, loca
     assert len(before) == 31 - 2 and before["r1", 1]["state.total"] == "3"
     lose_secret(case.root)
     on_node("b")  # which has no piece of it
-    kept = start(case.root, case.topology)["keep"]
-    assert isinstance(place_of(kept.folder), Remote) == (location is not None)
+    layout = start(case.root, case.topology)["keep"]
+    assert isinstance(store_of(layout.folder), Remote) == (location is not None)
     assert by_key(read_rows(case.root)) == before and count_of(case.root, "r1", 1) == 3
     check_files(case.root)
     on_node("c")
-    assert start(case.root, case.topology)["keep"].hashing == kept.hashing, "it is done once"
-    go_on(case, kept)
+    assert start(case.root, case.topology)["keep"].hashing == layout.hashing, "it is done once"
+    go_on(case, layout)
     (output,) = {row["total"] for row in case.run(Event("r1", 1, 80))}
     assert output == 1 and count_of(case.root, "r1", 1) == 4, "the key is found"
 
@@ -173,7 +174,7 @@ def test_a_crash_before_the_state_counts_leaves_it_as_it_was(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "amend", crash)
+        patch.setattr(Manifests, "amend", crash)
         with pytest.raises(KeyboardInterrupt):
             start(case.root, MIGRATED)
     assert by_key(read_rows(case.root)) == before
@@ -184,15 +185,15 @@ def test_a_crash_before_the_state_counts_leaves_it_as_it_was(
 
 
 def test_damage_is_named_or_what_was_merged_is_read(case: Case, on_node: OnNode) -> None:
-    before, held = by_key(read_rows(case.root)), held_of(case.root, "keep")
-    _, merged = held.catalog.runs
-    change(held.place, merged.files[0].name)
+    before, stored = by_key(read_rows(case.root)), stored_state(case.root, "keep")
+    _, merged = stored.catalog.runs
+    change(stored.place, merged.files[0].name)
     lose_secret(case.root)
     on_node("b")
-    change(held.place, merged.before[0].files[0].name, whole := list[bytes]())
-    with pytest.raises(CheckpointError, match=rf"state file {held.place}/.* is damaged.* 1\. put"):
+    change(stored.place, merged.before[0].files[0].name, whole := list[bytes]())
+    with pytest.raises(CheckpointError, match=rf"state file {stored.place}/.* is damaged.* 1\. put"):
         start(case.root, case.topology)
-    change(held.place, merged.before[0].files[0].name, whole)
+    change(stored.place, merged.before[0].files[0].name, whole)
     on_node("c")
     start(case.root, case.topology)
     assert by_key(read_rows(case.root)) == before
@@ -250,7 +251,7 @@ def test_state_of_an_earlier_version_is_rewritten_where_it_lies(
             place.prepare()
             for file in (checkpoint.state_folder() / folder_of(name)).iterdir():
                 place.writing(file.name).write_bytes(file.read_bytes())
-                place.keep(file.name)
+                place.publish(file.name)
         shutil.rmtree(checkpoint.state_folder())
     rows = old.visits(0, 100)
     assert all_counts(checkpoint.root) == expected(rows)
@@ -259,5 +260,5 @@ def test_state_of_an_earlier_version_is_rewritten_where_it_lies(
     assert all_counts(checkpoint.root) == expected(rows)
     assert all(Catalog.from_json(one).hashing for one in checkpoint.catalogs().values())
     for name in documents:
-        held = held_of(checkpoint.root, name)
-        assert set(place_of(held.place).names()) == held.catalog.names
+        found = stored_state(checkpoint.root, name)
+        assert set(store_of(found.place).names()) == found.catalog.names

@@ -26,7 +26,7 @@ SCHEMA = pa.schema([*OWN, pa.field("key.text", pa.string())])
 
 @pytest.fixture(autouse=True)
 def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "_holding", segment._Holding())
+    monkeypatch.setattr(segment, "_mapped_chunks", segment._MappedChunks())
 
 
 def rows(hashes: list[int], text: str = "x" * 1000, two: list[int] | None = None) -> pa.RecordBatch:
@@ -111,11 +111,11 @@ def test_a_file_that_was_changed_is_tried_again_and_so_is_a_copy(tmp_path: Path)
     path, copy = tmp_path / "a.state", tmp_path / "b.state"
     written(path, rows(spread_hashes(200)))
     shutil.copy2(path, copy)  # with its time and its attributes
-    told = path.stat()
+    status = path.stat()
     with copy.open("r+b") as file:
         file.seek(5_000)
         file.write(b"\x00\x01\x02")
-    os.utime(copy, ns=(told.st_atime_ns, told.st_mtime_ns))
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
     flipped(path)
     for damaged in (path, copy):
         with pytest.raises(Damage, match=r"the checksum of chunk 0, shards 0 to 15, is wrong"):
@@ -140,22 +140,22 @@ def test_what_stays_mapped_is_bounded_and_the_longest_unused_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segments = [written(tmp_path / f"{name}.state", rows(spread_hashes(100))) for name in "abc"]
-    monkeypatch.setattr(segment, "HELD_BYTES", int(2.5 * segments[0].chunks[0].length))
-    kept = [one.look(0) for one in segments[:2]]
-    assert segments[0].look(0) is kept[0], "it is there"
+    monkeypatch.setattr(segment, "MAPPED_BYTES", int(2.5 * segments[0].chunks[0].length))
+    layout = [one.look(0) for one in segments[:2]]
+    assert segments[0].look(0) is layout[0], "it is there"
     segments[2].look(0)
-    assert segments[0].look(0) is kept[0]
-    assert segments[1].look(0) is not kept[1], "and this one was not looked at for longest"
+    assert segments[0].look(0) is layout[0]
+    assert segments[1].look(0) is not layout[1], "and this one was not looked at for longest"
 
 
-def test_segments_that_the_state_no_longer_has_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_obsolete_segments_are_unmapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new, elsewhere = (written(tmp_path / name, rows(spread_hashes(10))) for name in ("old", "new", "elsewhere"))
     elsewhere.path = "/another/operator/elsewhere"
-    held = [one.look(0) if one is not elsewhere else segment._holding.held(one) for one in (old, new, elsewhere)]
-    segment._holding.keep_only(str(tmp_path), {new.path})
-    assert new.look(0) is held[1]
-    assert segment._holding.held(elsewhere) is held[2]
-    assert old.look(0) is not held[0]
+    chunks = [one.look(0) if one is not elsewhere else segment._mapped_chunks.of(one) for one in (old, new, elsewhere)]
+    segment._mapped_chunks.keep_only(str(tmp_path), {new.path})
+    assert new.look(0) is chunks[1]
+    assert segment._mapped_chunks.of(elsewhere) is chunks[2]
+    assert old.look(0) is not chunks[0]
 
 
 def found(segments: list[Segment], one: list[int], two: list[int]) -> list[bool]:

@@ -20,7 +20,7 @@ from crash.job import fixed_limit
 from springtide.errors import CheckpointError, RunError
 from springtide.record.folder import RunFolder
 from springtide.running import execution
-from springtide.spark.state.reading import held_of, reading
+from springtide.spark.state.reading import reading, stored_state
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -121,18 +121,18 @@ def test_windows_close_late_records_go_their_own_way(spark: Any, tmp_path: Path)
         st.topology("windows", windows.to(st.sink.memory("windows")), windows.late.to(st.sink.memory("late"))),
         tmp_path, policy="static", settings={"degree": 2},
     )  # fmt: skip
-    told = result.table("windows").to_pylist()
+    reported = result.table("windows").to_pylist()
     assert result.table("late").schema.names == ["route", "at", "fare", "window_start", "window_end"]
     late = result.table("late").to_pylist()
-    keys = [(row["route"], row["window_start"]) for row in told]
-    assert len(keys) == len(set(keys)), "a window was told twice"
-    assert sum(row["n"] for row in told) + len(late) <= 1_000
+    keys = [(row["route"], row["window_start"]) for row in reported]
+    assert len(keys) == len(set(keys)), "a window was reported twice"
+    assert sum(row["n"] for row in reported) + len(late) <= 1_000
     late_fares = {row["fare"] for row in late}
-    for row in told:
+    for row in reported:
         begin, end = row["window_start"], row["window_end"]
         inside = [one for one in map(_ride, range(1_000)) if one.route == row["route"] and begin <= one.at < end]
         assert row["n"] == len([one for one in inside if one.fare not in late_fares]), row
-    assert len(told) >= 11 * 6  # of 1,000 s, all windows but the last ones
+    assert len(reported) >= 11 * 6  # of 1,000 s, all windows but the last ones
 
 
 def _ride(n: int) -> Ride:
@@ -185,8 +185,8 @@ def test_a_damaged_merge_is_mended_from_what_it_was_made_of(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     go(spark, totals(3_000), tmp_path, batches=14)
-    held = held_of(tmp_path / "checkpoint", "totals")
-    merged = next(Path(held.place) / run.files[0].name for run in held.catalog.runs if run.before)
+    stored = stored_state(tmp_path / "checkpoint", "totals")
+    merged = next(Path(stored.place) / run.files[0].name for run in stored.catalog.runs if run.before)
     whole = merged.read_bytes()
     merged.write_bytes(whole[:90] + bytes([whole[90] ^ 255]) + whole[91:])
     with caplog.at_level(logging.WARNING):
@@ -235,8 +235,8 @@ def test_timers_come_when_no_records_do(spark: Any, tmp_path: Path) -> None:
     assert sorted((row["route"], row["rides"]) for row in result.table("reminded").to_pylist()) == [
         (f"r{n}", 30) for n in range(3)
     ]
-    told = [(row["route"], row["window_start"], row["n"]) for row in result.table("windows").to_pylist()]
-    assert sorted(told) == [(f"r{n}", EPOCH, 20) for n in range(3)]  # the watermark is 89 − 10 s: the second minute is open
+    reported = [(row["route"], row["window_start"], row["n"]) for row in result.table("windows").to_pylist()]
+    assert sorted(reported) == [(f"r{n}", EPOCH, 20) for n in range(3)]  # the watermark is 89 − 10 s: the second minute is open
     assert go(spark, made, tmp_path, batches=2).summary["rows_out"] == 0
 
 
@@ -252,5 +252,5 @@ def test_all_that_is_there_is_read_in_batches_also_with_timers(spark: Any, tmp_p
     windows = source.watermark("at", "0s").key_by("route").window("1m", n=st.agg.count(), shards=4)
     result = go(spark, windows.to(st.sink.memory("windows")).named("there"), tmp_path, available_now=True)
     assert result.summary["rows_in"] == 180 and result.summary["batches"] >= 3
-    told = [(row["window_start"], row["n"]) for row in result.table("windows").to_pylist()]
-    assert told == [(EPOCH, 60), (EPOCH + datetime.timedelta(minutes=1), 60)]
+    reported = [(row["window_start"], row["n"]) for row in result.table("windows").to_pylist()]
+    assert reported == [(EPOCH, 60), (EPOCH + datetime.timedelta(minutes=1), 60)]

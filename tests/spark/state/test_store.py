@@ -22,7 +22,7 @@ from springtide.policy.group.shards import shards_of
 from springtide.policy.shard import spread
 from springtide.spark.state import lookup, segment
 from springtide.spark.state.per_key import PerKey
-from springtide.spark.state.stepping import Kept, Stepping, Version
+from springtide.spark.state.stepping import StateLayout, Stepping, Version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Remember(st.Processor):
 EVENTS = schemas.schema_of(Event)
 
 
-def kept_in(folder: Path, processor: Any = None, **options: Any) -> Kept:
+def layout_in(folder: Path, processor: Any = None, **options: Any) -> StateLayout:
     function = PerKey(processor or Remember(), Event, schemas.readers(Event, EVENTS), schemas.schema_of(Seen), Seen)
-    return Kept("remember", function, ("key",), EVENTS, options.pop("shards", 16), (11, 22), str(folder), **options)
+    return StateLayout("remember", function, ("key",), EVENTS, options.pop("shards", 16), (11, 22), str(folder), **options)
 
 
 def contents(machine: Machine) -> dict[str, Any]:
@@ -75,16 +75,16 @@ def rows_of(events: list[Event]) -> list[dict[str, Any]]:
 
 
 def expected(model: dict[str, list[int]], events: list[Event]) -> list[tuple[str, int]]:
-    """The same with a dict; what each key is told."""
-    told = []
+    """The same with a dict; the output of each key."""
+    reported = []
     for key in dict.fromkeys(event.key for event in events):
         numbers = model.setdefault(key, [])
         for event in (event for event in events if event.key == key):
             numbers[:] = [] if event.number < 0 else [*numbers, event.number]
-        told.append((key, sum(numbers)))
+        reported.append((key, sum(numbers)))
         if not numbers:
             del model[key]
-    return sorted(told)
+    return sorted(reported)
 
 
 def as_stored(model: dict[str, list[int]]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ steps = some.lists(some.tuples(events, some.integers(1, 5), fates, some.integers
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_random_plans_crashes_and_retries_leave_what_a_dict_has(tmp_path_factory: Any, history: list[Any]) -> None:
-    machine, model = Machine(kept_in(tmp_path_factory.mktemp("state"))), dict[str, list[int]]()
+    machine, model = Machine(layout_in(tmp_path_factory.mktemp("state"))), dict[str, list[int]]()
     for batch, width, fate, seed in history:
         owner = np.array([random.Random(seed + i).randrange(width) for i in range(16)])
         if fate == "lost":  # the attempt wrote its files, and then everything died
@@ -109,8 +109,8 @@ def test_random_plans_crashes_and_retries_leave_what_a_dict_has(tmp_path_factory
         if fate == "retried":  # both wrote the same; the second counts
             assert machine.attempt(rows_of(batch), owner, width)[1] == output
             receipts, output = machine.attempt(rows_of(batch), owner, width)
-        told = sorted((row["key"], row["total"]) for row in output)
-        assert told == expected(model, batch)
+        reported = sorted((row["key"], row["total"]) for row in output)
+        assert reported == expected(model, batch)
         machine.commit(receipts)
         if fate == "merge":
             machine.merge(seed % (len(machine.catalog.runs) + 1))
@@ -119,7 +119,7 @@ def test_random_plans_crashes_and_retries_leave_what_a_dict_has(tmp_path_factory
 
 
 def test_merging_as_it_is_due_keeps_the_runs_few(tmp_path: Path) -> None:
-    machine, model, chance = Machine(kept_in(tmp_path)), dict[str, list[int]](), random.Random(3)
+    machine, model, chance = Machine(layout_in(tmp_path)), dict[str, list[int]](), random.Random(3)
     for _ in range(150):
         batch = [Event(f"k{chance.randrange(60)}", chance.randrange(5)) for _ in range(8)]
         receipts, _ = machine.attempt(rows_of(batch), spread(16, 2), 2)
@@ -132,16 +132,16 @@ def test_merging_as_it_is_due_keeps_the_runs_few(tmp_path: Path) -> None:
 
 
 def test_a_record_in_a_task_that_does_not_own_its_shard_is_refused(tmp_path: Path) -> None:
-    machine = Machine(kept_in(tmp_path))
+    machine = Machine(layout_in(tmp_path))
     rows = machine.arriving(rows_of([Event("a", 1)]))
-    stepping = Stepping(machine.kept, Version((), 0), np.zeros(16, dtype=np.bool_), "x.state", 3)
+    stepping = Stepping(machine.layout, Version((), 0), np.zeros(16, dtype=np.bool_), "x.state", 3)
     with pytest.raises(RunError, match=r"'remember': task 3 got a record of shard \d+, which is another task's"):
         list(stepping.run(rows))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_that_nothing_came_for_is_forgotten(tmp_path: Path) -> None:
-    machine = Machine(kept_in(tmp_path, ttl_us=3_000_000))
+    machine = Machine(layout_in(tmp_path, ttl_us=3_000_000))
     for batch in (
         [Event("a", 1), Event("b", 5)],
         [Event("a", 1)],
@@ -167,7 +167,7 @@ def test_a_failing_key_keeps_its_state_and_the_others_go_on(tmp_path: Path) -> N
             if records[0].number == 8:
                 state.total = "eight"
 
-    machine = Machine(kept_in(tmp_path, Fussy()))
+    machine = Machine(layout_in(tmp_path, Fussy()))
     machine.commit(machine.attempt(rows_of([Event("a", 1), Event("b", 1), Event("c", 1)]), spread(16, 1), 1)[0])
     receipts, output = machine.attempt(rows_of([Event("a", 7), Event("b", 2), Event("c", 8)]))
     assert {row["key"] for row, _ in machine.failed} == {"a", "c"}
@@ -177,7 +177,7 @@ def test_a_failing_key_keeps_its_state_and_the_others_go_on(tmp_path: Path) -> N
 
 
 def test_damage_is_found_and_named(tmp_path: Path) -> None:
-    machine = Machine(kept_in(tmp_path))
+    machine = Machine(layout_in(tmp_path))
     machine.commit(machine.attempt(rows_of([Event(f"k{i}", i) for i in range(50)]), spread(16, 1), 1)[0])
     (file,) = machine.catalog.runs[0].files
     whole = (tmp_path / file.name).read_bytes()
@@ -209,7 +209,7 @@ class Alarmed(Remember):
 
 def test_timers_of_other_tasks_shards_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "CHUNK_BYTES", 1)  # a chunk for each shard
-    machine = Machine(kept_in(tmp_path, Alarmed()))
+    machine = Machine(layout_in(tmp_path, Alarmed()))
     machine.run(rows_of([Event(f"k{n}", 1) for n in range(100)]), width=1)
     (file,) = (segment.Segment(f"{tmp_path}/{name}") for name in machine.files)
     read = []
@@ -219,13 +219,13 @@ def test_timers_of_other_tasks_shards_are_not_read(tmp_path: Path, monkeypatch: 
         return segment.Segment.read(file, number)
 
     monkeypatch.setattr(file, "read", watched)
-    found = lookup.due([file], str(machine.kept.timers[1]), machine.now, True, np.arange(16) == 3)
+    found = lookup.due([file], str(machine.layout.timers[1]), machine.now, True, np.arange(16) == 3)
     assert set(shards_of(pa.Table.from_batches(found)[segment.HASH].to_numpy(), 16).tolist()) == {3}
     assert [file.chunks[number].first_shard for number in read] == [3]
 
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(kept_in(tmp_path))
+    machine = Machine(layout_in(tmp_path))
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -237,7 +237,7 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_node_without_the_folder_does_not_make_its_own(tmp_path: Path) -> None:
-    machine = Machine(kept_in(tmp_path / "mount"))
+    machine = Machine(layout_in(tmp_path / "mount"))
     (tmp_path / "mount").rmdir()
     with pytest.raises(SetupError, match=r"mount, where state lies, is not there on node .*; mount it"):
         machine.run(rows_of([Event("a", 1)]))
@@ -245,7 +245,7 @@ def test_a_node_without_the_folder_does_not_make_its_own(tmp_path: Path) -> None
 
 
 def test_a_merge_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(kept_in(tmp_path))
+    machine = Machine(layout_in(tmp_path))
     machine.run(rows_of([Event("a", 1)]))
     machine.run(rows_of([Event("a", 2)]))
     before = sorted(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""What stateful operators are handed and what they may remember: keys that were let go, defaults, types, timers, migrations."""
+"""What stateful operators are handed and what they may remember: expired keys, defaults, types, timers, migrations."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def trip(route: str = "a", fare: int = 1) -> dict[str, Any]:
     return {"route": route, "at": 1, "fare": fare}
 
 
-# Keys that were let go
+# Expired keys
 
 
 @pytest.mark.parametrize("others", [(), ("b",)])
-def test_ready_operators_begin_anew_with_a_key_that_was_kept_for_long_enough(tmp_path: Path, others: tuple[str, ...]) -> None:
+def test_ready_operators_begin_anew_with_an_expired_key(tmp_path: Path, others: tuple[str, ...]) -> None:
     made = trips().key_by("route").aggregate(n=agg.count(), low=agg.min("fare"), first=agg.first("fare"), ttl="5s")
     tested = machine(made, tmp_path)
     tested.run([trip("a", 1), trip("a", 2)])
@@ -54,9 +54,9 @@ def test_ready_operators_begin_anew_with_a_key_that_was_kept_for_long_enough(tmp
     for other in others:  # which is still known
         tested.run([trip(other, 1)])
     tested.now += 3 * SECOND
-    told = {row.pop("route"): row for row in tested.run([trip("a", 7), *(trip(other, 7) for other in others)])}
-    assert told["a"] == {"n": 1, "low": 7, "first": 7}
-    assert all(told[other] == {"n": 2, "low": 1, "first": 1} for other in others)
+    reported = {row.pop("route"): row for row in tested.run([trip("a", 7), *(trip(other, 7) for other in others)])}
+    assert reported["a"] == {"n": 1, "low": 7, "first": 7}
+    assert all(reported[other] == {"n": 2, "low": 1, "first": 1} for other in others)
     assert tested.catalog.keys == 1 + len(others)
 
 
@@ -79,10 +79,10 @@ def test_of_a_key_that_is_gone_nothing_is_handed_on(tmp_path: Path) -> None:
     tested = machine(trips().key_by("route").stateful(Once), tmp_path)
     tested.run([trip("a", 5), trip("b", 6)], width=1)
     tested.run([trip("a", 0), trip("b", 7)], width=1)  # as a key is before its first record
-    segments = [segment.Segment(f"{tested.kept.folder}/{name}") for name in tested.files]
+    segments = [segment.Segment(f"{tested.layout.folder}/{name}") for name in tested.files]
     wanted = tested.arriving([trip(key) for key in "abc"])
-    every, first, _ = lookup.distinct(*tested.kept.identities(wanted), tested.kept.keys(wanted))
-    rows, known = lookup.newest(segments, every, tested.kept.schema, tested.kept.fitted)
+    every, first, _ = lookup.distinct(*tested.layout.identities(wanted), tested.layout.keys(wanted))
+    rows, known = lookup.newest(segments, every, tested.layout.schema, tested.layout.fitted)
     found = {"abc"[place]: (row["state.n"], row["key.route"]) for place, row in zip(first, rows.to_pylist(), strict=True)}
     assert found == {"a": (None, None), "b": (7, "b"), "c": (None, None)}
     assert {"abc"[place] for place in first[known]} == {"b"}
@@ -104,7 +104,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     key: str
     text: str
 
@@ -115,15 +115,15 @@ def processor(variable: Any, change: Callable[[Any], Any]) -> type[st.Processor]
     class Made(st.Processor):
         it = variable
 
-        def process(self, key: str, records: list[Trip], state: st.State) -> list[Told]:
-            told = Told(key, repr(state.it))
+        def process(self, key: str, records: list[Trip], state: st.State) -> list[Reported]:
+            reported = Reported(key, repr(state.it))
             change(state)
-            return [told]
+            return [reported]
 
     return Made
 
 
-def told(tested: Machine, *keys: str) -> dict[str, str]:
+def reported(tested: Machine, *keys: str) -> dict[str, str]:
     return {row["key"]: row["text"] for row in tested.run([trip(key) for key in keys])}
 
 
@@ -141,9 +141,9 @@ def test_a_default_that_can_be_changed_is_every_keys_own(tmp_path: Path, of: Any
     made = processor(st.value(of, default=default), lambda state: things(state.it).append(1))
     tested = machine(trips().key_by("route").stateful(made), tmp_path)
     first = repr(default)
-    assert told(tested, "a", "b") == {"a": first, "b": first}
+    assert reported(tested, "a", "b") == {"a": first, "b": first}
     things(changed := made().declared["it"].initial()).append(1)
-    assert told(tested, "a", "c") == {"a": repr(changed), "c": first}
+    assert reported(tested, "a", "c") == {"a": repr(changed), "c": first}
     assert tested.catalog.keys == len(tested.rows()) == 3
     assert made.declared["it"].default == default and repr(default) == first
 
@@ -211,16 +211,16 @@ def test_a_value_of_which_something_would_be_lost_fails_its_key_alone(
         it = variable
         here = st.value(int, default=0)
 
-        def process(self, key: str, records: list[Trip], state: st.State) -> list[Told]:
+        def process(self, key: str, records: list[Trip], state: st.State) -> list[Reported]:
             state.here += 1
             if key == "a" and state.here == 2:
                 state.it = given
-            return [Told(key, repr((state.it, state.here)))]
+            return [Reported(key, repr((state.it, state.here)))]
 
     tested = machine(trips().key_by("route").stateful(Made), tmp_path)
-    first = told(tested, "a", "b")
+    first = reported(tested, "a", "b")
     assert tested.failed == [] and first["a"] == first["b"]
-    assert told(tested, "a", "b") == {"b": first["b"].replace("1)", "2)")}
+    assert reported(tested, "a", "b") == {"b": first["b"].replace("1)", "2)")}
     ((row, error),) = tested.failed
     assert row["route"] == "a"
     with pytest.raises(type(error), match=fault):
@@ -238,13 +238,13 @@ def test_what_is_whole_passes() -> None:
     assert column([[([3], {})]], nested).to_pylist() == [[{"a": [3], "b": []}]]
 
 
-def test_none_is_kept_where_it_is_declared(tmp_path: Path) -> None:
+def test_none_is_stored_where_it_is_declared(tmp_path: Path) -> None:
     def change(state: Any) -> None:
         state.it = None
 
     tested = machine(trips().key_by("route").stateful(processor(st.value(int | None, default=5), change)), tmp_path)
-    assert told(tested, "a") == {"a": "5"}
-    assert told(tested, "a", "b") == {"a": "None", "b": "5"}
+    assert reported(tested, "a") == {"a": "5"}
+    assert reported(tested, "a", "b") == {"a": "None", "b": "5"}
     assert tested.failed == [] and tested.catalog.keys == 2
 
 
@@ -266,7 +266,7 @@ def test_a_timer_that_could_call_nothing_is_an_error_that_says_so(tmp_path: Path
 class Before(st.Processor):
     n = st.value(int, default=0)
 
-    def process(self, key: str, records: list[Trip], state: st.State) -> list[Told]:
+    def process(self, key: str, records: list[Trip], state: st.State) -> list[Reported]:
         state.n += len(records)
         return []
 
@@ -275,9 +275,9 @@ class After(st.Processor):
     total = st.value(int, default=0)
     last = st.value(str)
 
-    def process(self, key: str, records: list[Trip], state: st.State) -> list[Told]:
+    def process(self, key: str, records: list[Trip], state: st.State) -> list[Reported]:
         state.total += len(records)
-        return [Told(key, repr((state.total, state.last)))]
+        return [Reported(key, repr((state.total, state.last)))]
 
 
 def migrating(folder: Path, migrate: Any) -> Machine:
@@ -290,7 +290,7 @@ def migrating(folder: Path, migrate: Any) -> Machine:
 
 def test_a_migration_makes_all_variables(tmp_path: Path) -> None:
     tested = migrating(tmp_path, lambda old: {"total": old["n"], "last": None})
-    assert told(tested, "a", "c") == {"a": "(3, None)", "c": "(1, None)"}
+    assert reported(tested, "a", "c") == {"a": "(3, None)", "c": "(1, None)"}
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_a_function_that_fails_as_a_whole_is_named_with_its_fault(tmp_path: Path
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("by\nnothing")
 
-    monkeypatch.setattr(type(tested.kept.function), "step", broken)
+    monkeypatch.setattr(type(tested.layout.function), "step", broken)
     with pytest.raises(RunError, match="operator 'counted' failed on its keys as a whole: ZeroDivisionError: by nothing"):
         tested.run([trip()])
     assert list((tmp_path / "counted").iterdir()) == []

@@ -39,7 +39,7 @@ def table(**columns: Any) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("column", "format", "told"),
+    ("column", "format", "message"),
     [
         (pa.array([b"a", b"\xff", b"c"]), "csv", "Invalid UTF8 payload"),
         (of_text([b"a", b"\xff", b"c"]), "csv", "Invalid UTF8 sequence"),
@@ -51,10 +51,10 @@ def table(**columns: Any) -> pa.Table:
         (pa.array([0, 2**30, 1], pa.int32()).cast(pa.date32()), "json", "must have magnitude"),
     ],
 )
-def test_the_one_record_that_a_format_cannot_hold_is_refused_and_can_be_told(column: pa.Array, format: str, told: str) -> None:
+def test_a_record_that_a_format_cannot_represent_is_refused_and_reported(column: pa.Array, format: str, message: str) -> None:
     content = encoded(table(n=[0, 1, 2], value=column), format)
     (refusal,) = content.refused
-    assert refusal.record["n"] == 1 and told in str(refusal.error)
+    assert refusal.record["n"] == 1 and message in str(refusal.error)
     assert content.rows == 2
     letter = dead_letter("out", refusal.record, refusal.error)
     assert json.loads(letter.record)["n"] == 1

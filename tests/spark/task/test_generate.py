@@ -35,12 +35,12 @@ from springtide.spark.driver.generated import data_source, stream
 from springtide.spark.shared.program import CREATED
 from springtide.spark.task.generate import (
     BATCH_ROWS,
-    Control,
     GenerateDataSource,
     GenerateReader,
     IndexRange,
     Records,
     Schedule,
+    SourceControl,
     Start,
     scheduled,
 )
@@ -164,21 +164,21 @@ def test_scheduled_counts_up_to_the_limit() -> None:
 def test_the_read_limit_changes_from_batch_to_batch(tmp_path: Path) -> None:
     made = bench(tmp_path)
     made.clock.seconds = 100.0
-    Control(read_limit=30).write(made.control)
+    SourceControl(read_limit=30).write(made.control)
     assert made.latest(0) == 30
-    Control(read_limit=7).write(made.control)
+    SourceControl(read_limit=7).write(made.control)
     assert made.latest(30) == 37
-    Control(read_limit=0).write(made.control)
+    SourceControl(read_limit=0).write(made.control)
     assert made.latest(37) == 37
-    Control(read_limit=None).write(made.control)
+    SourceControl(read_limit=None).write(made.control)
     assert made.latest(37) == 1000
 
 
-def test_sparks_own_limit_is_kept_too(tmp_path: Path) -> None:
+def test_sparks_own_limit_applies_too(tmp_path: Path) -> None:
     """The smaller of two limits holds; a trigger that demands all there is gets it."""
     made = bench(tmp_path)
     made.clock.seconds = 100.0
-    Control(read_limit=30).write(made.control)
+    SourceControl(read_limit=30).write(made.control)
     assert made.latest(0, ReadMaxRows(20)) == 20
     assert made.latest(0, ReadMaxRows(50)) == 30
     assert made.latest(0, ReadAllAvailable()) == 1000
@@ -204,7 +204,7 @@ def test_a_torn_or_missing_control_file_leaves_the_last_one_in_force(tmp_path: P
     made.clock.seconds = 100.0
     assert made.latest(0) == 1000
     assert made.cut(0, 1000) == [(0, 1000)]
-    Control(read_limit=30, partitions=3).write(made.control)
+    SourceControl(read_limit=30, partitions=3).write(made.control)
     assert made.latest(0) == 30
     made.control.write_text(torn)
     assert made.latest(0) == 30
@@ -215,14 +215,14 @@ def test_a_torn_or_missing_control_file_leaves_the_last_one_in_force(tmp_path: P
 
 
 def test_a_control_document_is_written_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
-    Control(5, 2).write(tmp_path / "deep" / "control.json")
+    SourceControl(5, 2).write(tmp_path / "deep" / "control.json")
     assert [file.name for file in (tmp_path / "deep").iterdir()] == ["control.json"]
-    assert Control.parse((tmp_path / "deep" / "control.json").read_text()) == Control(5, 2)
+    assert SourceControl.parse((tmp_path / "deep" / "control.json").read_text()) == SourceControl(5, 2)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**4), st.integers(1, 200))
 def test_partitions_are_even_contiguous_and_never_empty(start: int, rows: int, partitions: int) -> None:
-    schedule = Schedule(GenerateSource(trip, constant(10)), lambda: T0, Path("none"), _known=Control(None, partitions))
+    schedule = Schedule(GenerateSource(trip, constant(10)), lambda: T0, Path("none"), _control=SourceControl(None, partitions))
     ranges = schedule.ranges(start, start + rows)
     assert len(ranges) == min(partitions, rows)
     assert [i for r in ranges for i in range(r.first, r.last)] == list(range(start, start + rows))
@@ -232,16 +232,16 @@ def test_partitions_are_even_contiguous_and_never_empty(start: int, rows: int, p
 
 def test_one_batch_is_cut_the_same_way_however_often_spark_asks(tmp_path: Path) -> None:
     made = bench(tmp_path)
-    Control(None, 2).write(made.control)
+    SourceControl(None, 2).write(made.control)
     assert made.cut(0, 10) == [(0, 5), (5, 10)]
-    Control(None, 1).write(made.control)
+    SourceControl(None, 1).write(made.control)
     assert made.cut(0, 10) == [(0, 5), (5, 10)]
     assert made.cut(10, 20) == [(10, 20)]
 
 
 def test_available_now_reads_what_there_was_in_several_batches_and_ends(tmp_path: Path) -> None:
     made = bench(tmp_path)
-    Control(read_limit=40).write(made.control)
+    SourceControl(read_limit=40).write(made.control)
     made.clock.seconds = 10.0
     made.reader.prepareForTriggerAvailableNow()
     made.clock.seconds = 1000.0
@@ -276,13 +276,13 @@ def test_records_are_the_users_columns_and_the_creation_time(tmp_path: Path) -> 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 5))
 def test_records_do_not_depend_on_how_the_stream_is_cut(sizes: list[int], partitions: int) -> None:
     rate = Rate((0.0, 0.7, 3.0), (20.0, 0.0, 35.5))
-    schedule = Schedule(GenerateSource(trip, rate), lambda: T0, Path("none"), _known=Control(None, partitions))
+    schedule = Schedule(GenerateSource(trip, rate), lambda: T0, Path("none"), _control=SourceControl(None, partitions))
     reader = GenerateReader(Records(trip, 5, WITH_CREATED), lambda: schedule)
     rows, start = [], 0
     for size in sizes:
         rows += _rows(reader, start, start + size)
         start += size
-    schedule._known = Control()
+    schedule._control = SourceControl()
     assert rows == _rows(reader, 0, start)
     assert [row["id"] for row in rows] == list(range(start))
 
@@ -309,7 +309,7 @@ def _faults(make: Callable[[Draw], Any]) -> str:
     return str(caught.value)
 
 
-def test_a_function_that_raises_is_told_with_the_record() -> None:
+def test_a_function_that_raises_is_reported_with_the_record() -> None:
     def broken(draw: Draw) -> Trip:
         if draw.index == 13:
             raise ValueError("no more trips")
@@ -329,7 +329,7 @@ def test_a_function_that_raises_is_told_with_the_record() -> None:
         ({"id": 1, "fare": 1.0}, "route"),
     ],
 )
-def test_a_record_that_does_not_fit_is_told_with_its_index(wrong: object, fault: str) -> None:
+def test_a_record_that_does_not_fit_is_reported_with_its_index(wrong: object, fault: str) -> None:
     message = _faults(lambda draw: wrong if draw.index in (15, 17) else trip(draw))
     assert "record 15 does not fit its schema" in message
     assert fault in message
@@ -390,7 +390,7 @@ def _run(spark: SparkSession, folder: Path, spec: GenerateSource, seen: Seen) ->
 
 @pytest.mark.spark
 def test_rows_are_exact_over_batches_whose_limits_and_partitions_change(spark: SparkSession, tmp_path: Path) -> None:
-    plans = [Control(100, 2), Control(250, 5), Control(7, 1), Control(3, 4), Control(None, 3)]
+    plans = [SourceControl(100, 2), SourceControl(250, 5), SourceControl(7, 1), SourceControl(3, 4), SourceControl(None, 3)]
 
     def next_plan(batch: int) -> None:
         plans[min(batch + 1, len(plans) - 1)].write(tmp_path / "control.json")
@@ -415,11 +415,11 @@ def test_a_restart_goes_on_without_gap_or_double_and_repeats_a_lost_batch(spark:
         if batch == 1:
             raise Crash
 
-    Control(200, 2).write(tmp_path / "control.json")
+    SourceControl(200, 2).write(tmp_path / "control.json")
     before = Seen({}, {}, crash)
     with pytest.raises(Exception, match="Crash"):
         _run(spark, tmp_path, spec, before)
-    Control(150, 3).write(tmp_path / "control.json")
+    SourceControl(150, 3).write(tmp_path / "control.json")
     after = Seen({}, {})
     _run(spark, tmp_path, spec, after)
     assert sorted(after.rows) == [1, 2]
@@ -522,7 +522,7 @@ def test_a_batch_has_no_more_than_the_source_allows(tmp_path: Path) -> None:
     actuator = SourceActuator(checkpoint, topology)
     for limit, expected in ((100, (30, 50)), (40, (20, 20)), (None, (30, None))):
         actuator.apply(Plan({}, 1, {}, limit))
-        told = [json.loads(checkpoint.source_control(name).read_text())["read_limit"] for name in ("a", "b")]
-        assert tuple(told) == expected
+        limits = [json.loads(checkpoint.source_control(name).read_text())["read_limit"] for name in ("a", "b")]
+        assert tuple(limits) == expected
     with pytest.raises(OptionError, match="max_records=0 is not allowed"):
         springtide.source.generate(trip, rate=1, max_records=0)

@@ -113,9 +113,9 @@ def measured(
         patch.setattr(context, "task_context", lambda: (0, 1))
         patch.setattr(staging, "write", lambda *_: staging.Written(()))
         sent = list(Stage(cast(Shipment, Here(program)), plan)(2, [header.block(batch.serialize().to_pybytes())]))[1::2]
-    told = {blocks.parse(block).kind: bytes(blocks.payload(block)) for block in sent}
-    found = costs.unpack(told[BlockKind.COSTS]) if BlockKind.COSTS in told else None
-    return found, Report.decoded(told[BlockKind.REPORT])
+    payloads = {blocks.parse(block).kind: bytes(blocks.payload(block)) for block in sent}
+    found = costs.unpack(payloads[BlockKind.COSTS]) if BlockKind.COSTS in payloads else None
+    return found, Report.decoded(payloads[BlockKind.REPORT])
 
 
 def source() -> st.Stream:
@@ -132,7 +132,7 @@ def seconds_of(found: TaskCosts | None) -> dict[int, float]:
     return {names[int(h)]: float(s) for h, s in zip(found.keys, found.seconds, strict=True)}
 
 
-def test_costs_are_told_by_the_hash_that_records_are_routed_by() -> None:
+def test_costs_are_reported_by_the_hash_that_records_are_routed_by() -> None:
     for seed in (0, 5, 2**64 - 1):
         found, _ = measured(head(source()), [1, 2, 3], seed=seed)
         assert found is not None
@@ -215,7 +215,7 @@ def test_costs_travel_as_they_are() -> None:
 
 
 def test_a_task_with_very_many_keys_tells_of_the_costliest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "MOST_KEYS", 10)
+    monkeypatch.setattr(costs, "MAX_KEYS", 10)
     batch = pa.record_batch({"key": list(range(100))})
     found = costs.summed(0, ("key",), [(batch, np.arange(100) / 1000)])
     assert len(found.keys) == 10

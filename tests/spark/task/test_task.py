@@ -42,7 +42,7 @@ from springtide.spark.shared.shipping import Shipment
 from springtide.spark.shared.stage_plan import StagePlan
 from springtide.spark.state.stepping import Version
 from springtide.spark.task import context, staging
-from springtide.spark.task.entry import Entry, Port
+from springtide.spark.task.entry import EntryStage, Port
 from springtide.spark.task.stage import Stage
 
 NOWHERE = Staging("nowhere", "parquet")
@@ -102,7 +102,7 @@ class Captured:
 
     files: dict[tuple[str, str], list[pa.RecordBatch]] = field(default_factory=dict)
 
-    def write(self, place: Staging, sink: str, at: staging.Place, batches: list[pa.RecordBatch]) -> staging.Written:
+    def write(self, place: Staging, sink: str, at: staging.Attempt, batches: list[pa.RecordBatch]) -> staging.Written:
         name = f"part-{at.batch:08d}-{at.level}-{at.gate}-{at.task:05d}"
         assert (sink, name) not in self.files, "the same name twice: publishing one would replace the other"
         self.files[sink, name] = batches
@@ -190,7 +190,7 @@ def _enter(program: Program, ran: Ran, rows: Rows, plan: StagePlan) -> Iterator[
     schema = pa.schema([(f"s{position}", kind) for position in range(len(rows))])
     numbers = [node.number for node in program.nodes if node.name in rows]
     ports = tuple(Port(number, position) for position, number in enumerate(numbers))
-    entry = Entry(cast(Shipment, Here(program)), plan, schema, ports)
+    entry = EntryStage(cast(Shipment, Here(program)), plan, schema, ports)
     parts = [(position, part) for position, name in enumerate(rows) for part in rows[name]]
     for split, (position, part) in enumerate(parts):
         made = [{"n": one.n, "k": one.k, CREATED: 1_000_000 * i} for i, one in enumerate(part)]
@@ -459,8 +459,8 @@ def test_a_record_that_fails_is_a_dead_letter_and_the_others_go_on(case: str, sh
     build, words = FAILING[case]
     topology = one_stage(lambda s: build(s).map(Step(0), name="after", grouping="round-robin") if shuffled else build(s))
     ran = fed(topology, *ITEMS)
-    kept = [row["n"] for row in ran.captured.records("sink")]
-    assert kept == ([31, 93] if shuffled else [1, 3])
+    layout = [row["n"] for row in ran.captured.records("sink")]
+    assert layout == ([31, 93] if shuffled else [1, 3])
     (letter,) = ran.captured.records("")
     assert (letter["topology"], letter["batch"], letter["operator"]) == ("t", BATCH, "work")
     assert words in letter["error"]
@@ -581,7 +581,7 @@ def rung(folder: Path, **options: Any) -> Ran:
     topology = one_stage(lambda s: s.key_by("k").stateful(Alarm, shards=2, name="work", **options))
     machine = Machine.of(topology, folder)
     machine.run([vars(Item(1, "a")), vars(Item(2, "b"))])
-    program = compile_topology(topology, {"work": Shards()}, {"sink": NOWHERE}, NOWHERE, {"work": machine.kept})
+    program = compile_topology(topology, {"work": Shards()}, {"sink": NOWHERE}, NOWHERE, {"work": machine.layout})
     ranges, _ = program.ranges({})
     routes = {number: Route(operator.key, {OWNER: np.zeros(2, dtype=np.int64)}) for number, operator in enumerate(topology)}
     plan = StagePlan(1, dict(ranges), 1, 1, cast(Shipment, Here(routes)))
@@ -775,7 +775,7 @@ def test_a_missing_value_deep_in_a_record_is_a_dead_letter() -> None:
 def entered(topology: Topology, schema: pa.Schema, parts: Iterable[pa.RecordBatch], port: Port, level: int) -> list[bytes]:
     program = compiled(topology)
     ranges, sizes = program.ranges({"work": 3})
-    entry = Entry(cast(Shipment, Here(program)), _plan(topology, level, ranges, sizes), schema, (port,))
+    entry = EntryStage(cast(Shipment, Here(program)), _plan(topology, level, ranges, sizes), schema, (port,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "task_context", lambda: (BATCH, 1))
         patch.setattr(staging, "write", Captured().write)
@@ -803,7 +803,7 @@ def test_staged_files_hold_what_was_staged(tmp_path: Path) -> None:
     """The formats' own forms: JSON lines with maps as objects and no NaN, CSV with a header, Parquet with the schema."""
     schema = pa.schema({"n": pa.int64(), "m": pa.map_(pa.string(), pa.float64())})
     rows = pa.RecordBatch.from_pylist([{"n": 1, "m": {"a": float("nan")}}, {"n": None, "m": {}}], schema=schema)
-    at = staging.Place(epoch=1, batch=2, level=0, gate=0, task=3, attempt=4)
+    at = staging.Attempt(epoch=1, batch=2, level=0, gate=0, task=3, attempt=4)
 
     def written(format: str, *batches: pa.RecordBatch) -> staged.Output:
         place = Staging(str(tmp_path), format)

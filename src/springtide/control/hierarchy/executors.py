@@ -1,7 +1,7 @@
-"""The application's manager of executors: it says which of the fleet's requests are granted.
+"""The application's manager of executors grants or refuses the fleet's requests.
 
 It runs in the driver, where executors are requested and released. Operators' requests are judged in the control process, so
-the two have separate states: a token bucket for executors has tokens of its own.
+the two have separate states: a token bucket for executors has its own tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ExecutorGrants:
         self._state, self._view = self.grant.initial(), View(0.0, None, None, 0)
 
     def see(self, now: float, snapshot: Snapshot) -> None:
-        """The response time of an interval in which no batch ended is that of the one before, unless executors changed."""
+        """An interval without the end of a batch has the response time of the last interval, unless executors changed."""
         response_ms = math.nan if snapshot.latency is None else snapshot.latency.mean
         self._fresh = math.isfinite(response_ms)
         self._view = replace(
@@ -45,14 +45,14 @@ class ExecutorGrants:
         )
 
     def judge(self, requests: Sequence[Request], executors: int) -> tuple[Verdict, ...]:
-        """One verdict on each; a granting policy that fails grants nothing, and its failure is logged once."""
-        if executors != self._view.executors:  # the response time was that of other executors
+        """A verdict on each request; a failing granting policy grants nothing, and its failure is logged once."""
+        if executors != self._view.executors:  # the response time is that of other executors
             self._view = replace(self._view, executors=executors, response_ms=self._view.response_ms if self._fresh else None)
         try:
             state, found = self.grant.decide(self._state, requests, self._view)
             if len(found) != len(requests):
-                raise ValueError(f"{len(found)} verdicts on {len(requests)} requests; it owes one on each")
-        except Exception:  # a granting policy is anybody's code; whatever it raises must not reach the data flow
+                raise ValueError(f"{len(found)} verdicts on {len(requests)} requests; it owes each one")
+        except Exception:  # a granting policy may raise anything; it must not reach the data flow
             if self._failing.begins():
                 log.exception("grant %s failed; the executors stay", self.grant.name)
             return tuple(Verdict(request, None, f"{self.grant.name} failed") for request in requests)

@@ -1,4 +1,4 @@
-"""What was measured over several intervals, as one: for managers whose period is longer than an interval."""
+"""The measurements of several intervals as one snapshot, for managers whose period is longer than an interval."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 
 Gathered = Mapping[str, Any]
-"""Sums, as JSON can carry them. What is not known of one interval is not known of their sum."""
+"""Sums that JSON can carry. A value that is unknown in an interval is unknown in the sum."""
 
 SUMMED = ("rows_in", "rows_out", "failures", "busy_s", "served")
 
 
 def gathered(before: Gathered | None, snapshot: Snapshot) -> Gathered:
-    """One interval more. The snapshot is not kept whole: of each operator a few sums are."""
+    """Add an interval. Only a few sums of each operator are retained, not whole snapshots."""
     past: Gathered = before or {"seconds": 0.0, "blind": False, "batches": [], "operators": {}, "sources": {}}
     return {
-        # A source that tells nothing may have had no batch; if no operator does either, nothing was measured.
+        # a source without measurements may have had no batch; if all operators lack them too, nothing was measured
         "blind": past["blind"] or all(operator.rows_in is None for operator in snapshot.operators),
         "seconds": past["seconds"] + snapshot.interval_s,
         "batches": [*past["batches"], *([rows, seconds] for rows, seconds in snapshot.batches)],
@@ -29,7 +29,7 @@ def gathered(before: Gathered | None, snapshot: Snapshot) -> Gathered:
 
 
 def whole(sums: Gathered, snapshot: Snapshot) -> Snapshot:
-    """The latest snapshot, as if its interval had been as long as all that was gathered, itself included."""
+    """The latest snapshot, as if its interval had covered all gathered intervals."""
     seconds = sums["seconds"]
     return replace(
         snapshot, interval_s=seconds, batches=tuple((rows, took) for rows, took in sums["batches"]), rate=None, latency=None,

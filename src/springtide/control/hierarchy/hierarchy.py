@@ -1,8 +1,8 @@
 """Hierarchical control as one policy: a round of all managers is one decision.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018). The
-managers exchange values and share nothing: a local view goes to each operator's manager, what a node has left comes from each
-node's manager, requests go up and verdicts come down. The messages of a round are linear in operators and nodes.
+managers exchange values and share nothing: each operator's manager gets a local view, each node's manager reports its free
+capacity, requests go up and verdicts come down. The number of messages in a round is linear in operators and nodes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from springtide.control.hierarchy.gathering import gathered, whole
 from springtide.control.hierarchy.local import local_views
 from springtide.control.hierarchy.node_manager import NodeManager, hosted_by
 from springtide.control.hierarchy.operator_manager import OperatorManager
-from springtide.errors import OptionError, nearest
+from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
 from springtide.once import Once, begun
+from springtide.policy.by_operator import check_names
 from springtide.policy.grant import SLACK_S, GrantPolicy
 from springtide.policy.grant.all import All
 from springtide.policy.place import Delays, Neighbourhood
@@ -34,7 +35,7 @@ from springtide.policy.scale import ScalePolicy, State, check
 log = logging.getLogger("springtide.control")
 
 MOST_VERDICTS = 100
-"""Limits the verdicts of a round in the state, where those that grant come first, and the refusals that it reports."""
+"""Limits a round's verdicts in the state, where grants come first, and its reported refusals."""
 
 ENDED_S = 60.0
 """A refusal that did not recur for this long, and the managers' periods, has ended, and is reported when it recurs. A manager
@@ -45,16 +46,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A manager for each operator, one for each node, one for the application; put together they are a scaling policy.
+    """A manager for each operator, each node and the application, which together are a scaling policy.
 
     ``policy`` decides for every operator by itself, with a state for each; ``grant`` says which requests are carried out.
     Managers of operators and nodes are asked every ``operator_period_s``, the application's every ``application_period_s``.
-    After a change what is measured is held back for ``settle_s``. ``bounds_ms``: R_max,op, the response time that is wanted of
-    an operator; where it is not given, the operator's share of the target, by cost. With ``migration`` replicas, or executors,
+    Measurements are ignored for ``settle_s`` after a change. ``bounds_ms``: R_max,op, the wanted response time of an operator;
+    the default is the operator's share of the target, by cost. With ``migration`` replicas, or executors,
     move away from nodes of which more than ``migrate_above`` is in use. ``delays``: between nodes, in ms.
 
-    In the state ``verdicts`` are those of the last round, and ``messages`` how many were exchanged in it. ``refused`` are the
-    refusals to report, each once until it has ended; ``refusing`` says when each that lasts recurred last.
+    In the state ``verdicts`` are those of the last round, and ``messages`` is their number in it. ``refused`` are the refusals
+    to report, each once until it has ended; ``refusing`` has the time when each last recurred.
 
     >>> from springtide.policy.grant.token_bucket import TokenBucket
     >>> from springtide.policy.scale.threshold import Threshold
@@ -100,15 +101,13 @@ class Hierarchy:
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when the policy, or a bound, names an operator that does not exist."""
         check(self.policy, operators)
-        for name in self.bounds_ms:
-            if name not in operators:
-                raise OptionError(f"hierarchy: bounds_ms names {name!r}, which is no operator; {nearest(name, operators)}")
+        check_names("hierarchy: bounds_ms", self.bounds_ms, operators)
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         seed, watch = int(rng.integers(2**63)), _Watch(Once(state["failing"]))
-        application, held = self._application.seen(state["application"], snapshot)
+        application, settling = self._application.seen(state["application"], snapshot)
         state = {**state, "application": application, "messages": 0, "refused": []}
-        state, measured = self._measured(state, snapshot, held)
+        state, measured = self._measured(state, snapshot, settling)
         requests: list[Request] = []
         if measured is not None:
             state, requests = self._proposed(state, measured, seed, watch)
@@ -119,10 +118,10 @@ class Hierarchy:
         """The new refusals of the application's manager."""
         return list(map(Verdict.of_refusal, state["refused"]))
 
-    def _measured(self, state: State, snapshot: Snapshot, held: bool) -> tuple[State, Snapshot | None]:
-        """What managers of operators and nodes see, when they are to be asked; else it is gathered, or held back."""
+    def _measured(self, state: State, snapshot: Snapshot, settling: bool) -> tuple[State, Snapshot | None]:
+        """The snapshot for the managers of operators and nodes if their round is due; else it is gathered or ignored."""
         now = state["application"]["clock"]
-        if held:  # the period begins again when the change has settled, and what was before it tells nothing any more
+        if settling:  # the period begins again when the change has settled; earlier measurements no longer apply
             return {**state, "operators_asked": now, "gathered": None}, None
         due = _due(state["operators_asked"], now, self.operator_period_s)
         if due and state["gathered"] is None:
@@ -133,9 +132,9 @@ class Hierarchy:
         return {**state, "gathered": sums}, None
 
     def _proposed(self, state: State, measured: Snapshot, seed: int, watch: _Watch) -> tuple[State, list[Request]]:
-        """Every manager is asked, with a random source of its own, so that what one draws changes nothing for the others."""
+        """Ask every manager, each with its own random source, so that the draws of one do not change those of another."""
         hosted = hosted_by(measured)
-        places = tuple(self._nodes.tell(node, hosted[node.name]) for node in measured.nodes)
+        places = tuple(self._nodes.report(node, hosted[node.name]) for node in measured.nodes)
         around = Neighbourhood(places, self.delays)
         operators, requests = dict(state["operators"]), []
         for view in local_views(measured, self._application.bounds(state["application"], measured)):
@@ -156,16 +155,16 @@ class Hierarchy:
     def _judged(
         self, state: State, requests: Sequence[Request], snapshot: Snapshot, watch: _Watch
     ) -> tuple[State, tuple[Verdict, ...]]:
-        """The application's round, if it is due; until then requests wait, the newest of each manager."""
+        """The application's round, if it is due; until then the newest request of each manager waits."""
         anew = {request.manager for request in requests}
-        waiting = [Request.from_json(one) for one in state["pending"] if one["manager"] not in anew]
+        waiting = [Request.from_json(pending) for pending in state["pending"] if pending["manager"] not in anew]
         waiting += requests
         now = state["application"]["clock"]
         if not _due(state["application_asked"], now, self.application_period_s):
             return {**state, "pending": [request.to_json() for request in waiting]}, ()
         judged = watch.run("the application", self._application.judge, state["application"], waiting, snapshot)
         if judged is None:
-            judged = state["application"], tuple(Verdict(one, None, f"{self.grant.name} failed") for one in waiting)
+            judged = state["application"], tuple(Verdict(request, None, f"{self.grant.name} failed") for request in waiting)
         application, verdicts = judged
         ended_s = ENDED_S + self.operator_period_s + self.application_period_s
         refused, refusing = _newly_refused(state.get("refusing", {}), verdicts, now, ended_s)
@@ -191,7 +190,7 @@ class Hierarchy:
 
 @dataclass
 class _Watch:
-    """Managers are anybody's code: one that raises requests nothing, is logged once until it succeeds, and the others go on."""
+    """A manager may raise anything. It then requests nothing, is logged once until it succeeds, and the others go on."""
 
     failing: Once
 
@@ -215,7 +214,7 @@ def _rng(seed: int, manager: str) -> np.random.Generator:
 
 
 def _granted(verdicts: Sequence[Verdict]) -> tuple[Request, ...]:
-    """The requests that were granted: of each operator the last one for its degree, then the moves."""
+    """The granted requests: for each operator the last change of its degree, then the moves."""
     requests = [
         replace(verdict.request, action=verdict.action, reason=f"{verdict.request.reason}; granted: {verdict.reason}")
         for verdict in verdicts
@@ -228,7 +227,7 @@ def _granted(verdicts: Sequence[Verdict]) -> tuple[Request, ...]:
 def _newly_refused(
     before: Mapping[str, float], verdicts: Sequence[Verdict], now: float, ended_s: float
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """The refusals of a round to report, and when each that was reported, and has not ended, last recurred."""
+    """The refusals of a round to report, and when each reported refusal that has not ended last recurred."""
     refused = {verdict.subject: verdict for verdict in verdicts if not verdict.granted}
     granted = {verdict.subject for verdict in verdicts if verdict.granted}
     new, refusing = begun(before, refused, now, ended=granted, quiet_s=ended_s, most=MOST_VERDICTS)

@@ -1,6 +1,6 @@
-"""What an operator's manager sees: its operator alone, as if it were the whole topology, and whom it reads were its sources.
+"""The view of an operator's manager: its operator as if it were the whole topology, and the operators that it reads as sources.
 
-So every scaling policy can run on it, and none sees more than its own operator.
+So every scaling policy can run on it, and sees nothing but its own operator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from springtide.policy.scale.measured import queues
 
 
 def local_views(snapshot: Snapshot, bounds_ms: Mapping[str, float]) -> Iterator[Snapshot]:
-    """For each operator the snapshot cut down to it; the target is the operator's own bound, if it has one."""
+    """For each operator a snapshot of it alone; the target is the operator's own bound, if it has one."""
     sources = {source.name: source for source in snapshot.sources}
     readers = Counter(name for operator in snapshot.operators for name, _ in operator.inputs)
     nodes = {node.name: node for node in snapshot.nodes}
@@ -23,13 +23,13 @@ def local_views(snapshot: Snapshot, bounds_ms: Mapping[str, float]) -> Iterator[
     for operator in snapshot.operators:
         name, bound = operator.name, bounds_ms.get(operator.name)
         read = tuple(_read(operator, *edge, sources, readers, per_row) for edge in operator.inputs)
-        held = sum(queued.get(source, 0.0) for source, _ in operator.inputs if source in sources)
+        at_sources = sum(queued.get(source, 0.0) for source, _ in operator.inputs if source in sources)
         yield Snapshot(
             at=snapshot.at, interval_s=snapshot.interval_s,
             plan=Plan({name: operator.degree}, snapshot.plan.slots, {name: operator.width}),
             operators=(operator,), batches=snapshot.batches, rate=operator.rate,
-            backlog=None if operator.backlog is None else operator.backlog + round(held), latency=None, sources=read,
-            nodes=tuple(nodes[node] for node in dict.fromkeys(one.node for one in operator.replicas) if node in nodes),
+            backlog=None if operator.backlog is None else operator.backlog + round(at_sources), latency=None, sources=read,
+            nodes=tuple(nodes[node] for node in dict.fromkeys(replica.node for replica in operator.replicas) if node in nodes),
             target_s=None if bound is None else bound / 1000, slots=snapshot.slots, trigger_s=snapshot.trigger_s,
             starting_s=snapshot.starting_s,
         )  # fmt: skip
@@ -39,8 +39,8 @@ def _read(
     operator: OperatorSnapshot, name: str, came: int, sources: Mapping[str, SourceSnapshot], readers: Mapping[str, int],
     per_row: float | None,
 ) -> SourceSnapshot:  # fmt: skip
-    """What it reads, as a source. Of a source that only it reads, all is for it, also what was not read yet. Another operator
-    holds nothing back: what it was done with has been sent on.
+    """An input as a source. A source with no other reader is taken whole, with its backlog. An operator as a source has no
+    backlog: it has sent on whatever it processed.
     """
     source = sources.get(name)
     if source is not None and (readers[name] == 1 or not source.rows):
@@ -55,9 +55,9 @@ def _read(
 
 
 def _arrivals_per_row(snapshot: Snapshot) -> float | None:
-    """Records/s that arrive at the sources, for each record that was read of them in the interval.
+    """Records/s that arrive at the sources, divided by the records read from them in the interval.
 
-    In micro-batches records wait at the sources only. So the input of every operator grows as that of the sources does.
+    In micro-batches records wait at the sources only. So the input of every operator grows like that of the sources.
     """
     read = sum(source.rows or 0 for source in snapshot.sources)
     return snapshot.arrival_rate / read if snapshot.batches and snapshot.arrival_rate is not None and read else None

@@ -1,6 +1,6 @@
-"""The manager of one node: it reports the load of its node, and requests to move something away from an overloaded one.
+"""The manager of a node reports the load of its node, and requests a move away from an overloaded node.
 
-Where replicas have places that is a replica; where tasks are dealt out to executors anew in every batch, an executor.
+Where replicas have places, a replica moves; where every batch assigns tasks to executors, an executor moves.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), sections
 3.3 and 6.
@@ -20,25 +20,25 @@ from springtide.policy.place.overload import overload
 from springtide.policy.place.relief import relief
 
 Hosted = Sequence[tuple[str, int]]
-"""The replicas on a node: the operator, and which of its replicas, counted as the snapshot lists them."""
+"""The replicas on a node: the operator, and the replica's index in the snapshot."""
 
 
 @dataclass(frozen=True)
 class NodeManager:
-    """All nodes' managers are this one; they remember nothing.
+    """Serves as the manager of every node; it has no state.
 
-    ``above``: U_mig, the share of a node's CPU, or of its executors' memory, above which something should go.
+    ``above``: U_mig, the share of a node's CPU, or of its executors' memory, above which something should move away.
     """
 
     above: float
 
-    def tell(self, node: NodeSnapshot, hosted: Hosted) -> NodeReport:
-        """A node has room for as many replicas as it has cores, as in the paper's cluster: 8 cores, 8 replicas."""
+    def report(self, node: NodeSnapshot, hosted: Hosted) -> NodeReport:
+        """A node has room for a replica per core, as in the paper's cluster: 8 cores, 8 replicas."""
         used = node.used / node.cores if node.used is not None and node.cores > 0 else None
         return NodeReport(node.name, max(0, int(node.cores) - len(hosted)), used, node.executors, node.memory)
 
     def propose(self, here: NodeReport, hosted: Hosted, around: Neighbourhood, rng: np.random.Generator) -> Request | None:
-        """A migration, if the node is overloaded and a neighbour is not."""
+        """A request to migrate, if the node is overloaded and a neighbour is not."""
         if here.executors:
             return self._relieved(here, around)
         found = overload(here, hosted, around, self.above, rng)

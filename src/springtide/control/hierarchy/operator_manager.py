@@ -1,4 +1,4 @@
-"""The manager of one operator: it sees its operator only, and requests to scale it.
+"""The manager of an operator sees its operator only, and requests to scale it.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), sections
 3.3 and 5.
@@ -21,9 +21,9 @@ from springtide.policy.scale import ScalePolicy, State
 
 @dataclass(frozen=True)
 class OperatorManager:
-    """Asks a scaling policy about one operator, and says where replicas should come or go, where they have places.
+    """Asks a scaling policy about an operator, and places added or removed replicas, where replicas have places.
 
-    All operators' managers are this one; each has a state of its own.
+    It serves as the manager of every operator; each operator has its own state.
     """
 
     policy: ScalePolicy
@@ -42,7 +42,7 @@ class OperatorManager:
         return after, replace(request, action=action, score=float(request.score), manager=f"operator {operator.name}")
 
     def _nodes(self, operator: OperatorSnapshot, more: int, around: Neighbourhood, rng: np.random.Generator) -> tuple[str, ...]:
-        """Section 5: a new replica comes near the first one, and the one on the busiest node goes."""
+        """Section 5: a new replica starts near the first one, and the replica on the busiest node is removed."""
         if not operator.replicas or not around.places:
             return ()
         homes = [replica.node for replica in operator.replicas]
@@ -52,13 +52,13 @@ class OperatorManager:
 
 
 def _sound(state: object, requests: Sequence[Request], operator: OperatorSnapshot) -> Request | None:
-    """The policy's request. Nonsense fails here, in this manager, and not where all of them come together."""
+    """The policy's request. An invalid one fails in this manager, and not where all requests come together."""
     if not isinstance(state, Mapping):
         raise TypeError(f"the policy's state is {type(state).__name__}; it is a mapping")
     for request in requests:
         whole = isinstance(request, Request) and int(request.degree) == request.degree >= 1
         if not whole or request.operator != operator.name or not isinstance(request.reason, str):
             raise ValueError(
-                f"{request} is no request for {operator.name!r}: it wants a whole degree of at least 1 and a reason"
+                f"{request} is no request for {operator.name!r}: it needs a whole degree of at least 1 and a reason"
             )
     return requests[-1] if requests else None

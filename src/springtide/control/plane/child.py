@@ -1,4 +1,4 @@
-"""A process that is asked by lines on its standard input, and answers by lines on its standard output."""
+"""A process that gets questions as lines on its standard input, and answers as lines on its standard output."""
 
 from __future__ import annotations
 
@@ -16,29 +16,27 @@ from typing import Any
 from springtide.control.plane.wire import decoded, encoded
 
 COMMAND = (sys.executable, "-P", "-m", "springtide.control.plane.served")
-"""``-P``: a file of the working directory that is named as a module of Python's would be imported in its place."""
+"""``-P``: otherwise a file of the working directory could replace a standard module of the same name."""
 
-LONGEST = 64 * 2**20
-"""Bytes of an answer. What was learned of 1,000 operators is some MB; what is longer will not end."""
+MAX_ANSWER_BYTES = 64 * 2**20
+"""Limits the length of an answer. The state of 1,000 operators has some MB; a longer answer probably never ends."""
 
-REAPED_S = 5.0
-"""A killed process is gone at once, unless the kernel cannot let it go; then it is left behind."""
-
+REAP_TIMEOUT_S = 5.0
+"""Wait at most this long for a killed process. It ends at once, unless the kernel cannot end it; then it is left behind."""
 
 NICENESS = 10
-"""Batches first: a policy that computes for long gets the time that they leave, and so does its start, whose imports take a
-second of a core."""
+"""Lowers the priority of the process: batches come first, also before its start, whose imports take a second of a core."""
 
 
 class Lost(Exception):
-    """The process cannot be asked any more; the text says why."""
+    """The process no longer answers; the text says why."""
 
 
 class Child:
-    """One process. ``ask`` never waits longer than it is told to, whatever the process does with its pipes.
+    """A process. ``ask`` waits no longer than its timeout, whatever the process does with its pipes.
 
-    It is of a session of its own: Ctrl-C, which a terminal sends to all, is the driver's business, and what it started
-    itself ends with it. It can import whatever this process can.
+    The process has its own session: Ctrl-C reaches the driver only, and its children end with it. It can import whatever this
+    process can.
     """
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
@@ -48,7 +46,7 @@ class Child:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
-        except OSError as fault:  # no memory, or no process more
+        except OSError as fault:  # no memory, or too many processes
             raise Lost(f"it could not be started: {fault}") from None
         with contextlib.suppress(OSError):  # it may have ended
             os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
@@ -64,7 +62,7 @@ class Child:
         return self._process.pid
 
     def ask(self, document: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Send a document and wait for the answer. Raises Lost when there is none in time, or nonsense."""
+        """Send a document and wait for the answer. Raises Lost without a valid answer in time."""
         deadline = time.monotonic() + timeout_s
         self._write(encoded({**document, "timeout_s": timeout_s}), deadline, timeout_s)
         line = self._line(deadline, timeout_s)
@@ -74,24 +72,24 @@ class Child:
             raise Lost(f"it answered nonsense, {line[:80]!r}: {fault}") from None
 
     def check(self) -> None:
-        """Raises Lost when it died, or talks unasked."""
+        """Raises Lost when it died, or wrote without a question."""
         if self._ready(self._out, select.POLLIN, 0.0):
             self._receive()
-            raise Lost(f"it told what nobody asked for: {bytes(self._read[:80])!r}")
+            raise Lost(f"it wrote without a question: {bytes(self._read[:80])!r}")
 
     def end(self) -> int | None:
-        """Kill it and all that it started; returns its exit code, negative for a signal. May be repeated, by any thread."""
+        """Kill it and its children; returns its exit code, negative for a signal. Any thread may call it, repeatedly."""
         with self._ending:
-            if not self._killed:  # once: later its number may be another's
+            if not self._killed:  # once: its pid may be reused
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._killed = True
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(REAPED_S)
+                self._process.wait(REAP_TIMEOUT_S)
             return self._process.returncode
 
     def close(self) -> None:
-        """Let go of the pipes of a process that has ended; for who asked it, as nobody else may be using them."""
+        """Close the pipes of a process that has ended. Only the thread that calls ``ask`` may call it."""
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -101,7 +99,7 @@ class Child:
         rest = memoryview(line)
         while rest:
             if not self._ready(self._in, select.POLLOUT, deadline - time.monotonic()):
-                raise Lost(f"it hangs: it did not read what it was asked in {timeout_s:g} s")
+                raise Lost(f"it hangs: it did not read its question in {timeout_s:g} s")
             try:
                 rest = rest[os.write(self._in, rest) :]
             except BlockingIOError:
@@ -113,8 +111,8 @@ class Child:
         searched = 0
         while (end := self._read.find(b"\n", searched)) < 0:
             searched = len(self._read)
-            if searched > LONGEST:
-                raise Lost(f"it answered nonsense: over {LONGEST:,} bytes, and no end")
+            if searched > MAX_ANSWER_BYTES:
+                raise Lost(f"it answered nonsense: over {MAX_ANSWER_BYTES:,} bytes, and no end")
             if not self._ready(self._out, select.POLLIN, deadline - time.monotonic()):
                 raise Lost(f"it hangs: no answer in {timeout_s:g} s")
             self._receive()
@@ -132,13 +130,13 @@ class Child:
         self._read += came
 
     def _ended(self) -> Lost:
-        """It has closed its pipes; a moment later its exit code tells why."""
+        """It has closed its pipes; its exit code follows a moment later."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(REAPED_S)
+            self._process.wait(REAP_TIMEOUT_S)
         return Lost("it ended")
 
     def _ready(self, pipe: int, event: int, timeout_s: float) -> bool:
-        """Whether a pipe can be used, or is broken, which its use tells; not ``select``, which ends at 1,024 files."""
+        """Whether a pipe is ready or broken. ``select`` would be limited to 1,024 files."""
         poll = select.poll()
         poll.register(pipe, event)
         return bool(poll.poll(max(0.0, timeout_s) * 1000))

@@ -1,11 +1,11 @@
-"""A policy that decides in a process of its own: the driver's side.
+"""A policy that decides in a separate process: the driver's side.
 
-The process gets the newest snapshot whenever it is free; those that came while it was busy are passed over. Its answer is
-used by the call that asked, or, when it is late, by the next one, which may have its own too: of the same operator or executor
-the newest counts. A watchdog, which is a thread of the driver, talks to the process, and starts another one when it has died,
-hangs or answers nonsense: with what the policy had learned, and after a pause that doubles each time.
+The process gets the newest snapshot whenever it is free, and skips those that came while it was busy. Its answer is used by
+the call that asked or, when it is late, by the next call, which may have its own answer too: for each operator or executor the
+newest request counts. A watchdog, which is a thread of the driver, talks to the process, and starts another when it died, hangs
+or gives an invalid answer: with the policy's last state, and after a pause that doubles each time.
 
-Only ``decide`` is moved. The policy is made here too, which tells what is wrong with its options before anything starts.
+Only ``decide`` runs there. The policy is made here too, so that errors in its options show before anything starts.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ from springtide.policy.scale import State
 
 log = logging.getLogger("springtide.control")
 
-LOOK_S = 1.0
-"""A process that has nothing to do is looked at so often."""
+CHECK_EVERY_S = 1.0
+"""How often an idle process is checked."""
 
 REFUSALS = 1_000
-"""Limits the refusals that wait for the control loop; the oldest are dropped."""
+"""Limits the refusals that wait for the control loop. The oldest are dropped."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long what may take. ``answer_s``: a call of ``decide``; the loop then goes on with what it has.
+    """Time limits. ``answer_s``: of a call of ``decide``; the loop then goes on without the answer.
 
-    ``first_s``: the process's start, with all its imports, and the decision before anything runs, which nothing waits
-    for. ``hang_s``: without an answer for so long it hangs. ``pause_s`` before it is started again, doubled each time up to
-    ``longest_pause_s``; one that lived as long as that begins anew. ``state_s``: so often it is asked what it learned.
-    ``end_s``: to tell that a last time.
+    ``first_s``: of the process's start, with all its imports, and of the decision before the run starts. ``hang_s``: without
+    an answer for this long, the process hangs. ``pause_s``: before a restart, doubled each time up to ``longest_pause_s``, and
+    reset by a process that lived that long. ``state_s``: between two requests of its state. ``end_s``: of the last of them.
     """
 
     answer_s: float = 0.5
@@ -73,7 +72,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came back, and about the state of affairs at which time."""
+    """An answer, and the time of the snapshot that it is about."""
 
     at: float
     requests: tuple[Request, ...] = ()
@@ -81,10 +80,10 @@ class _Answer:
 
 
 class RemotePolicy:
-    """A policy for the control loop, though not a pure one: its state and its random source are in the process.
+    """A host for the control loop. The policy's state and its random source are in the process.
 
-    ``decide`` returns the state that was told last, and takes only the first that it is handed. ``restarts``: how often
-    the process was started again. ``close`` when the run is over.
+    ``decide`` returns the state that the process sent last, and takes only the first that it gets. ``restarts``: the number of
+    restarts of the process. Call ``close`` at the end of the run.
     """
 
     if TYPE_CHECKING:
@@ -97,22 +96,22 @@ class RemotePolicy:
             self.name = self._policy.name
         self.restarts = 0
         self._changed = threading.Condition()  # guards all below
-        self._number = self._done = 0  # the last question; the last that was answered, or lost
-        self._asked: _Asked | None = None  # the newest that the process has not got yet
-        self._answers: list[_Answer] = []  # those that nobody has got yet, the newest last
+        self._number = self._done = 0  # the last question; the last question that was answered or lost
+        self._asked: _Asked | None = None  # the newest question that the process has not got yet
+        self._answers: list[_Answer] = []  # answers that ``decide`` has not returned yet, the newest last
         self._refusals: deque[Verdict] = deque(maxlen=REFUSALS)
         self._state: State | None = None
         self._rng: Any = None
-        self._told_at = time.monotonic()
-        self._there, self._closing, self._unsaved = True, False, Once()
-        self._anew = False  # the process is to forget what it knows
+        self._state_at = time.monotonic()
+        self._alive, self._closing, self._unsaved = True, False, Once()
+        self._reset = False  # reset the process's state before its next decision
         self._child: Child | None = None
         self._watchdog = threading.Thread(target=self._watch, name="springtide-watchdog", daemon=True)
         self._watchdog.start()
 
     @property
     def pid(self) -> int | None:
-        """The process's number; None while there is none."""
+        """The process's pid; None while there is none."""
         child = self._child
         return None if child is None else child.pid
 
@@ -120,7 +119,7 @@ class RemotePolicy:
         return self._policy.initial()
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
-        """Ask the process, and wait a little. Raises PolicyFailed when the policy did; no answer is no request."""
+        """Ask the process, and wait a little. Raises PolicyFailed when the policy fails; no answer is no request."""
         with self._changed:
             known = self._state = state if self._state is None else self._state
             if self._closing:
@@ -130,10 +129,10 @@ class RemotePolicy:
             self._asked = _Asked(number, snapshot)
             self._changed.notify_all()
             patience_s = self._patience.first_s if first else self._patience.answer_s
-            self._changed.wait_for(lambda: self._done >= number or self._closing or not self._there, patience_s)
-            # not those of long ago, as after a time in which nobody asked: things have changed
+            self._changed.wait_for(lambda: self._done >= number or self._closing or not self._alive, patience_s)
+            # old answers, as after a time without questions, no longer fit
             longest_s = self._patience.hang_s + snapshot.interval_s
-            answers = [one for one in self._answers if snapshot.at - one.at <= longest_s]
+            answers = [answer for answer in self._answers if snapshot.at - answer.at <= longest_s]
             error = answers[-1].error if answers else None
             self._answers = [] if error is None else answers[:-1]
             known = self._state
@@ -142,9 +141,9 @@ class RemotePolicy:
         return known, _together(answers)
 
     def forget(self) -> None:
-        """Have the process forget what it was begun with, before its next decision."""
+        """Reset the process's state before its next decision."""
         with self._changed:
-            self._state, self._rng, self._anew = self._policy.initial(), None, True
+            self._state, self._rng, self._reset = self._policy.initial(), None, True
 
     def refusals(self, state: State) -> list[Verdict]:
         """The new refusals of guards and managers since the last call."""
@@ -154,19 +153,19 @@ class RemotePolicy:
             return found
 
     def close(self) -> State | None:
-        """End the process; returns what the policy learned, the last of it if it is told in time."""
+        """End the process; returns the policy's state, the last one if the process sends it in time."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._watchdog.join(self._patience.end_s)
         child = self._child
         if child is not None:
-            child.end()  # which ends whatever the watchdog waits for
+            child.end()  # so that the watchdog's read ends
         self._watchdog.join(self._patience.end_s)
         return self._state
 
     def _watch(self) -> None:
-        """The watchdog: a process, and after it the next."""
+        """The watchdog: starts a process, and another after its end."""
         pause_s = self._patience.pause_s
         while not self._closing:
             born, why, code = time.monotonic(), "", None
@@ -177,7 +176,7 @@ class RemotePolicy:
                 finally:
                     self._child, code = None, child.end()
                     child.close()
-            except Exception as fault:  # noqa: BLE001  whatever it is, the next process is the way out
+            except Exception as fault:  # noqa: BLE001  whatever it is, the next process may work
                 why = str(fault) if isinstance(fault, Lost) else repr(fault)
             if self._closing:
                 return
@@ -193,30 +192,30 @@ class RemotePolicy:
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
-            self._done, self._there = self._number, False
+            self._done, self._alive = self._number, False
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._closing, seconds)
-            self._there = True
+            self._alive = True
 
     def _serve(self, child: Child) -> None:
-        """Hand over questions and take answers, until the end or until the process is lost."""
+        """Send questions and take answers, until the end or until the process is lost."""
         self._await(child, lambda: self._state is not None)
         if self._closing:
             return
         self._begin(child)
         while (asked := self._next(child)) is not None:
-            if self._anew:
+            if self._reset:
                 self._begin(child)
             self._decide(child, asked)
-            if time.monotonic() - self._told_at >= self._patience.state_s:
-                self._learn(child, self._patience.hang_s)
-        self._learn(child, self._patience.end_s)
+            if time.monotonic() - self._state_at >= self._patience.state_s:
+                self._fetch_state(child, self._patience.hang_s)
+        self._fetch_state(child, self._patience.end_s)
 
     def _await(self, child: Child, happened: Callable[[], bool]) -> None:
-        """Until it happened, or the end. A process that dies meanwhile is noticed too."""
+        """Wait until it happened, or for the end. Raises Lost if the process dies meanwhile."""
         with self._changed:
             while not (self._closing or happened()):
-                self._changed.wait(LOOK_S)
+                self._changed.wait(CHECK_EVERY_S)
                 child.check()
 
     def _next(self, child: Child) -> _Asked | None:
@@ -228,7 +227,7 @@ class RemotePolicy:
 
     def _begin(self, child: Child) -> None:
         with self._changed:
-            self._anew = False
+            self._reset = False
             begin = {"message": "begin", "spec": self._spec.to_json(), "state": self._state, "rng": self._rng}
         answer = child.ask(begin, self._patience.first_s)
         if "begun" not in answer:
@@ -241,8 +240,8 @@ class RemotePolicy:
             if answer["number"] != asked.number:
                 raise ValueError(f"an answer to {answer['number']}, not to {asked.number}")
             error = str(answer["error"]) if "error" in answer else None
-            requests = () if error is not None else tuple(Request.from_json(one) for one in answer["requests"])
-            refused = [Verdict.of_refusal(one) for one in answer.get("refused", ())]
+            requests = () if error is not None else tuple(map(Request.from_json, answer["requests"]))
+            refused = list(map(Verdict.of_refusal, answer.get("refused", ())))
         except (KeyError, TypeError, ValueError) as fault:
             raise Lost(f"it answered nonsense: {fault!r}") from None
         with self._changed:
@@ -251,22 +250,22 @@ class RemotePolicy:
             self._done = max(self._done, asked.number)
             self._changed.notify_all()
 
-    def _learn(self, child: Child, timeout_s: float) -> None:
-        """What the policy knows now. Of one that JSON cannot carry the last known stays."""
+    def _fetch_state(self, child: Child, timeout_s: float) -> None:
+        """Fetch the policy's state. If JSON cannot carry it, the last state stays."""
         answer = child.ask({"message": "state"}, timeout_s)
         with self._changed:
-            self._told_at = time.monotonic()
-            if self._anew:
+            self._state_at = time.monotonic()
+            if self._reset:
                 return
             if isinstance(answer.get("state"), dict):
                 self._state, self._rng = answer["state"], answer.get("rng")
                 return
         if self._unsaved.begins():
-            log.warning("what policy %s learned is not kept: %s", self._policy.name, _last_line(answer))
+            log.warning("the state of policy %s cannot be saved: %s", self._policy.name, _last_line(answer))
 
 
 def _together(answers: Sequence[_Answer]) -> tuple[Request, ...]:
-    """What is asked for in all of them; of the same operator or executor, in the newest."""
+    """The requests of all answers; for the same operator or executor, those of the newest."""
     found: tuple[Request, ...] = ()
     for answer in answers:
         anew = {_about(request) for request in answer.requests}
@@ -282,5 +281,5 @@ def _about(request: Request) -> tuple[str, str]:
 
 
 def _last_line(answer: Mapping[str, Any]) -> str:
-    """Of a traceback, what was wrong."""
+    """The error at the end of a traceback."""
     return str(answer.get("error", answer)).strip().rpartition("\n")[2]

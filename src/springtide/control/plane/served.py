@@ -5,9 +5,9 @@
                                                                 or {"number": n, "error": …}
     {"message": "state"}                                      → {"state": …, "rng": …}
 
-Every message says with ``timeout_s`` how long its driver waits. The process holds the policy's state and its random source.
-It ends with its driver, also with one that was killed: then its standard input ends. A policy that fails has learned
-nothing; whatever it prints goes to standard error.
+``timeout_s`` in every message is how long the driver waits. The process has the policy's state and its random source. It ends
+when its standard input ends, which it does when the driver ends or is killed. A failed decision changes no state; whatever the
+policy prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from springtide.control.plane.wire import decoded, encoded
 from springtide.model.snapshot import Snapshot
 from springtide.policy.scale import ScalePolicy, State, decided, refusals
 
-ALONE_S = 5.0
-"""So much after its driver should have ended it, a process that hangs ends by itself. Where a policy keeps the interpreter
-to itself, as a regular expression may, no thread sees the end of the input."""
+SELF_END_AFTER_S = 5.0
+"""A hanging process ends itself this long after its driver's timeout. Where a policy blocks the interpreter, as a regular
+expression may, no thread sees the end of the input."""
 
 
 class Served:
@@ -42,11 +42,11 @@ class Served:
     _rng: np.random.Generator
 
     def answer(self, asked: Mapping[str, Any]) -> bytes:
-        """The line that answers a message; whatever is wrong with it, or with the policy, is told as its error."""
+        """The line that answers a message. It contains any error of the message or the policy."""
         number = {"number": asked["number"]} if "number" in asked else {}
         try:
             return encoded({**number, **self._answer(asked)})
-        except Exception:  # noqa: BLE001  a policy is anybody's code
+        except Exception:  # noqa: BLE001  a policy may raise anything
             return encoded({**number, "error": traceback.format_exc()})
 
     def _answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,23 +76,23 @@ class Served:
 
 
 def main() -> None:
-    """Answer until the driver is gone."""
+    """Answer until the driver has ended."""
     questions, answers = _own_pipes()
-    with contextlib.suppress(OSError):  # where memory runs out, this process goes, and not its driver
+    with contextlib.suppress(OSError):  # if memory runs out, the kernel kills this process and not its driver
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(questions, lines), daemon=True).start()
     served = Served()
     while True:
         asked = decoded(lines.get())
-        faulthandler.dump_traceback_later(asked["timeout_s"] + ALONE_S, exit=True)
+        faulthandler.dump_traceback_later(asked["timeout_s"] + SELF_END_AFTER_S, exit=True)
         answers.write(served.answer(asked))
         faulthandler.cancel_dump_traceback_later()
         answers.flush()
 
 
 def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Standard input and output, taken away from whatever the policy reads and prints."""
+    """Standard input and output, out of the reach of the policy's reads and prints."""
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -102,7 +102,7 @@ def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _listen(questions: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    """A thread of its own, so that the end of the driver is seen also while a policy hangs."""
+    """Runs in its own thread, which sees the end of the driver also while a policy hangs."""
     for line in questions:
         lines.put(line)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What a policy is made from, in values that can be sent to another process."""
+"""The specification of a policy, in values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from springtide.policy.chosen import STATE, Chosen, chosen, named
 from springtide.policy.scale import ScalePolicy
 
 PERIODS = {"operators": "operator_period_s", "application": "application_period_s", "settle": "settle_s"}
-"""How often operators' and nodes' managers, and the application's, are asked (every interval unless told), and how long what
-is measured is held back after a change (not at all)."""
+"""The periods of operators' and nodes' managers, and of the application's (every interval by default), and how long
+measurements are ignored after a change (not at all)."""
 
 BOUND = "bound."
-"""Before an operator's name: its own response-time bound."""
+"""Prefix of an operator's name, for its own response-time bound."""
 
 WORDS = (*PERIODS, "migration", "migrate-above", f"{BOUND}OPERATOR")
-"""And whether replicas, or executors, move away from nodes of which more than a share is in use."""
+"""The options of ``managers``. ``migrate-above``: the share of a node in use above which replicas or executors move away."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Spec:
 
     @property
     def movable(self) -> bool:
-        """Whether another process can make it: what the driver's own script defines is not there, nor are objects.
+        """Whether another process can make it, which lacks objects, and the definitions of the driver's own script.
 
         >>> [Spec("tide").movable, Spec("__main__:Mine").movable, Spec("static", {"degree": object()}).movable]
         [True, False, False]
         """
-        if any(one.startswith("__main__:") for one in (self.policy, *self.guards, self.grant or "")):
+        if any(name.startswith("__main__:") for name in (self.policy, *self.guards, self.grant or "")):
             return False
         try:
             json.dumps(self.to_json())
@@ -57,7 +57,7 @@ class Spec:
         return True
 
     def to_json(self) -> dict[str, Any]:
-        """Without the file of what was learned: that is sent as it is, and the file may be gone at a restart."""
+        """Without the file of the policy's state: the state itself is sent, as the file may be gone at a restart."""
         return {**asdict(self), "settings": {name: value for name, value in self.settings.items() if name != STATE}}
 
     @classmethod
@@ -67,7 +67,7 @@ class Spec:
 
 
 def make(spec: Spec) -> Chosen:
-    """The policy behind its guards, and what it learned before; OptionError for whatever does not fit.
+    """The policy behind its guards, and its saved state; OptionError for whatever does not fit.
 
     >>> make(Spec("static", {"degree": "4"}, ("bounds:most=2",))).policy.name
     'static'
@@ -76,7 +76,7 @@ def make(spec: Spec) -> Chosen:
 
 
 def hierarchical(grant: str | None, managers: str = "") -> Callable[[ScalePolicy], ScalePolicy] | None:
-    """What puts a policy into the hands of managers; None without a granting policy.
+    """A function that puts a policy under managers; None without a granting policy.
 
     >>> from springtide.policy.scale.threshold import Threshold
     >>> managed = hierarchical("token-bucket:period=60s", "settle=30s, migration=1")
@@ -85,14 +85,14 @@ def hierarchical(grant: str | None, managers: str = "") -> Callable[[ScalePolicy
     """
     if grant is None:
         if managers:
-            raise OptionError(f"managers={managers!r} are those of hierarchical control; choose grant= too, such as 'all'")
+            raise OptionError(f"managers={managers!r} needs hierarchical control; choose grant= too, such as 'all'")
         return None
     granting, options = named("grant", grant), _options(managers)
     return lambda policy: Hierarchy(policy, granting, **options)
 
 
 def _options(text: str) -> dict[str, Any]:
-    """What ``managers`` says, as arguments of ``Hierarchy``. A threshold of migration asks for migration too."""
+    """``managers`` as arguments of ``Hierarchy``. A migration threshold switches migration on."""
     found: dict[str, Any] = {"bounds_ms": {}}
     for part in filter(None, (part.strip() for part in text.split(","))):
         word, _, value = (side.strip() for side in part.partition("="))

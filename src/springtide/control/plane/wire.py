@@ -9,7 +9,7 @@ from typing import Any
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """A line. What is not a number stays so, and is refused where it is used: both ends are Python's ``json``.
+    """A document as a line. NaN and infinity pass, and are refused where they are used: both ends are Python's ``json``.
 
     >>> encoded({"degree": float("nan"), "reason": "asked"})
     b'{"degree": NaN, "reason": "asked"}\\n'
@@ -18,7 +18,7 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """The document of a line; ValueError when it is none."""
+    """The document of a line; ValueError for any other line."""
     document = json.loads(line)
     if not isinstance(document, dict):
         raise ValueError(f"{type(document).__name__}, not a document")
@@ -26,7 +26,7 @@ def decoded(line: bytes) -> dict[str, Any]:
 
 
 def _plain(value: object) -> Any:
-    """Numpy's numbers, and mappings that are no dict, in JSON's values."""
+    """Numpy's numbers, and mappings other than dicts, as JSON values."""
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):

@@ -49,17 +49,17 @@ Batches = Sequence[tuple[int, float]]
 
 _Array = npt.NDArray[np.float64]
 
-_KEPT = 30  # batches that an estimate looks back on
-_HALF_LIFE = 5.0  # batches until one counts half
-_GROWTH = 4.0
-_CAREFUL = 1.25
-_MOST_EFFICIENT = 0.9
+_MAX_BATCHES = 30  # limits the batches of an estimate
+_HALF_LIFE = 5.0  # batches after which the weight of a batch is half
+_MAX_GROWTH = 4.0  # limits n, relative to the largest batch, and the change of c
+_MAX_GROWTH_WHEN_LATE = 1.25  # limits n, relative to a batch that was too long for the target
+_MAX_EFFICIENCY = 0.9
 _HEADROOM = 1.25
 _IN_A_ROW = 3
 _CHANGED = 1.5
 _FEW = 5
 _FLOOR_QUANTILE = 0.1
-_MOST_ROWS, _LEAST_SECONDS, _MOST_SECONDS = 10**12, 1e-6, 1e6  # beyond these a measurement is an error
+_MAX_ROWS, _MIN_SECONDS, _MAX_SECONDS = 10**12, 1e-6, 1e6  # beyond these a measurement is an error
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ class ReadLimit:
     def __post_init__(self) -> None:
         if self.target_s is not None and not 0 < self.target_s < math.inf:
             raise OptionError(f"target_s={self.target_s} of a read limit: give seconds above 0, or None for no limit")
-        if not (0 < self.share <= 1 and 0 <= self.efficiency <= _MOST_EFFICIENT):
+        if not (0 < self.share <= 1 and 0 <= self.efficiency <= _MAX_EFFICIENCY):
             raise OptionError(
                 f"share={self.share}, efficiency={self.efficiency} of a read limit: share is above 0"
-                f" and at most 1, efficiency from 0 to {_MOST_EFFICIENT}"
+                f" and at most 1, efficiency from 0 to {_MAX_EFFICIENCY}"
             )
         if not 1 <= self.minimum <= self.first:
             raise OptionError(f"minimum={self.minimum}, first={self.first} of a read limit: 1 ≤ minimum ≤ first")
@@ -126,13 +126,13 @@ class ReadLimit:
         busy = self._efficiency(each, rate)
         progress = busy / (1 - busy) * fixed / each
         last, took_s = state["recent"][-1]
-        cap = max(self.first, _GROWTH * state["largest"] if took_s <= 1.1 * allowed_s else _CAREFUL * last)
+        cap = max(self.first, _MAX_GROWTH * state["largest"] if took_s <= 1.1 * allowed_s else _MAX_GROWTH_WHEN_LATE * last)
         return max(self.minimum, int(min(max((allowed_s - fixed) / each, progress), cap)))
 
     def _efficiency(self, each: float, rate: float | None) -> float:
         if rate is None or not 0 <= rate < math.inf:
             return self.efficiency
-        return min(max(self.efficiency, _HEADROOM * rate * each), _MOST_EFFICIENT)
+        return min(max(self.efficiency, _HEADROOM * rate * each), _MAX_EFFICIENCY)
 
 
 def _widened(state: State, factor: float) -> State:
@@ -167,7 +167,7 @@ def floor_s(batches: Batches) -> float | None:
 
 def _sound(batches: Batches) -> list[tuple[int, float]]:
     """The batches whose numbers can be true."""
-    return [(int(n), float(t)) for n, t in batches if 1 <= n <= _MOST_ROWS and _LEAST_SECONDS <= t <= _MOST_SECONDS]
+    return [(int(n), float(t)) for n, t in batches if 1 <= n <= _MAX_ROWS and _MIN_SECONDS <= t <= _MAX_SECONDS]
 
 
 def _learned(state: State, fresh: list[tuple[int, float]]) -> State:
@@ -175,7 +175,7 @@ def _learned(state: State, fresh: list[tuple[int, float]]) -> State:
     largest = float(state.get("largest", 0.0))
     for n, _ in fresh:
         largest = max(float(n), 0.99 * largest)
-    recent = [*state.get("recent", ()), *([n, t] for n, t in fresh)][-_KEPT:]
+    recent = [*state.get("recent", ()), *([n, t] for n, t in fresh)][-_MAX_BATCHES:]
     rows, times = np.array(recent, dtype=np.float64).T
     prior = float(np.median(times / rows))  # at first, all time is put down to records
     if state.get("per_record_s") is not None:
@@ -187,7 +187,7 @@ def _learned(state: State, fresh: list[tuple[int, float]]) -> State:
     fixed, each = _fit(rows, times, weights, prior, prior)
     # Below a hundredth of a batch's time c decides nothing: the cap does. From 0 it could never rise again.
     lowest = 0.01 * float(np.median(times)) / largest
-    each = max(lowest, min(max(each, prior / _GROWTH), prior * _GROWTH))
+    each = max(lowest, min(max(each, prior / _MAX_GROWTH), prior * _MAX_GROWTH))
     return {"recent": recent, "largest": largest, "fixed_s": fixed, "per_record_s": each}
 
 

@@ -9,18 +9,18 @@ from typing import Any, ClassVar, Protocol
 from springtide.model.request import Request, Verdict
 
 State = Mapping[str, Any]
-"""What a granting policy remembers: whatever JSON can carry."""
+"""The state of a granting policy, in values that JSON can carry."""
 
 SLACK_S = 1e-6
-"""Intervals of 0.1 s add up to 59.99999999999 s, which is meant to be a minute."""
+"""Tolerates rounding errors in times: intervals of 0.1 s add up to 59.99999999999 s instead of a minute."""
 
 
 @dataclass(frozen=True)
 class View:
     """What the application's manager knows when it decides.
 
-    ``now``: seconds that it was there for, never going back. ``response_ms``: the mean time from a record's coming to its
-    leaving, in the last round in which it was measured; None when it is not known. ``executors``: None where nobody tells.
+    ``now``: seconds since its start, which never go back. ``response_ms``: the mean time from a record's arrival to its output,
+    in the last round in which it was measured; None when it is unknown. ``executors``: None when their number is unknown.
     """
 
     now: float
@@ -31,7 +31,7 @@ class View:
 
 
 class GrantPolicy(Protocol):
-    """Says yes or no to requests. Frozen; what it remembers is in the state, which the caller keeps."""
+    """Grants or refuses requests. It is frozen; its memory is in the state, which the caller stores."""
 
     name: ClassVar[str]
 
@@ -40,8 +40,8 @@ class GrantPolicy(Protocol):
         ...
 
     def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
-        """The new state, and one verdict on every request. A pure function of its arguments.
+        """The new state, and a verdict on every request. A pure function of its arguments.
 
-        Asked in every round, also when nobody proposes anything.
+        It is called in every round, also without requests.
         """
         ...

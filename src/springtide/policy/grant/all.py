@@ -1,4 +1,4 @@
-"""EDF's baseline: whatever is proposed, but for conflicts."""
+"""EDF's baseline: everything is granted, except conflicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from springtide.policy.grant.ranking import ranked, verdicts
 
 @dataclass(frozen=True)
 class All:
-    """What the paper compares its token bucket with, in section 9: only conflicts are refused."""
+    """The baseline of the token bucket in the paper's section 9: only conflicts are refused."""
 
     kind: ClassVar[str] = "grant"
     name: ClassVar[str] = "all"

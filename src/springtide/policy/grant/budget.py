@@ -1,4 +1,4 @@
-"""A price limit: what all replicas and executors cost in an hour stays below it."""
+"""Limits the price of all replicas and executors per hour."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from springtide.policy.grant.ranking import ranked, verdicts
 from springtide.policy.registry import parameter, validate
 
 ROUNDING = 1e-9
-"""20 replicas for 0.05 are 1, also when the computer finds 1.0000000000000002."""
+"""Tolerates rounding errors: 20 replicas for 0.05 may cost 1.0000000000000002."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Whatever saves or moves is granted. What costs more is granted in the order of rank, as far as the money goes.
+    """Scale-ins and moves are granted. Scale-outs are granted in the order of rank, as far as the limit allows.
 
-    What is taken away in the same round makes room first. At 0.10 a replica-hour and a limit of 1.00, with nine replicas, of
-    which one is to go, two can be added: of a scale-out from 2 to 5 a part is granted, from 2 to 4.
+    Scale-ins of the same round make room first. At 0.10 a replica-hour and a limit of 1.00, with nine replicas, of which one
+    is removed, two can be added: of a scale-out from 2 to 5 a part is granted, from 2 to 4.
     """
 
     kind: ClassVar[str] = "grant"
     name: ClassVar[str] = "budget"
     source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "grants what a price limit per hour allows, the highest score first"
+    summary: ClassVar[str] = "grants requests up to a price limit per hour, the highest score first"
 
     limit: float = parameter(1.0, "price/h", 0, help="what all replicas and executors together may cost in an hour")
     replica: float = parameter(0.05, "price/h", 0, help="what a replica costs in an hour; 0 where executors are paid for")
@@ -54,19 +54,19 @@ class Budget:
             if afforded <= 0 < more:
                 return None, f"over the budget: {price:g} on top of {spending:.4g} an hour is more than {self.limit:g}"
             spending += price * afforded
-            told = f"{spending:.4g} of {self.limit:g} an hour"
-            return (action, told) if afforded == more else (_part(action, afforded), f"{afforded} of {more}: {told}")
+            total = f"{spending:.4g} of {self.limit:g} an hour"
+            return (action, total) if afforded == more else (_part(action, afforded), f"{afforded} of {more}: {total}")
 
         saving_first = sorted(ranked(requests), key=lambda request: _more(request.action) >= 0)
         return state, verdicts(saving_first, pays)
 
     def _price(self, action: Action) -> float:
-        """Of one replica, or one executor."""
+        """The price of a replica or an executor per hour."""
         return self.executor if isinstance(action, AddExecutors | RemoveExecutor) else self.replica
 
 
 def _more(action: Action) -> int:
-    """How many replicas, or executors, there are more after it."""
+    """By how many the action raises the number of replicas or executors."""
     if isinstance(action, Scale):
         return action.after - action.before
     if isinstance(action, AddExecutors):
@@ -75,7 +75,7 @@ def _more(action: Action) -> int:
 
 
 def _part(action: Action, count: int) -> Action:
-    """The same with so many more only."""
+    """The action, limited to this many more."""
     if isinstance(action, Scale):
         return replace(action, after=action.before + count, nodes=action.nodes[:count])
     return AddExecutors(count)

@@ -1,10 +1,10 @@
-"""What all granting policies share: the order in which requests are looked at, and which of them exclude each other.
+"""Common parts of granting policies: the order of requests, and their conflicts.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), section
-7, steps 1 and 2. Requests are ranked by the kind of their action and then by score; of two that conflict the lower gives way.
+7, steps 1 and 2. Requests are ranked by the kind of their action and then by score; of two that conflict the lower is refused.
 
-The paper removes conflicts before it grants anything; here a request gives way to one that is granted only. With the paper's
-conflicts it comes to the same: they are between actions that one kind of token pays for, and what ranks higher is paid first.
+The paper removes conflicts before it grants anything; here only a granted request excludes others. With the paper's conflicts
+the result is the same: they are between actions that need the same kind of token, and the higher rank is paid first.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from springtide.model.request import KINDS, Action, AddExecutors, Migrate, Remov
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 Pays = Callable[[Action], tuple[Action | None, str]]
-"""What of an action can be granted now, None for nothing, and why; whatever it takes is taken then."""
+"""Returns the part of an action that is granted, None for nothing, and why; the means are spent then."""
 
 
 def ranked(requests: Sequence[Request]) -> list[Request]:
-    """By kind, then the highest score first; of equals, the first asked."""
-    return sorted(requests, key=lambda one: (_ORDER[one.action.kind], -one.score))
+    """By kind, then by score from the highest; equals in the order of requests."""
+    return sorted(requests, key=lambda request: (_ORDER[request.action.kind], -request.score))
 
 
 def verdicts(requests: Sequence[Request], pays: Pays) -> tuple[Verdict, ...]:
-    """One verdict on each request, in the order given: what conflicts with one before it is refused, the rest is up to
-    ``pays``."""
+    """A verdict on each request, in this order. A conflict with an earlier grant is refused; ``pays`` decides on the others."""
     taken: dict[str, Request] = {}
     found = []
     for request in requests:
@@ -43,7 +42,7 @@ def verdicts(requests: Sequence[Request], pays: Pays) -> tuple[Verdict, ...]:
 
 
 def claims(action: Action) -> tuple[str, ...]:
-    """What an action needs for itself in a round: EDF's node that gets a replica; and its operator, whose replicas change.
+    """The resources that an action excludes others from: its operator, and EDF's node that gets a replica.
 
     >>> from springtide.model.request import Scale
     >>> claims(Scale("a", 1, 2, ("n1",))), claims(Scale("a", 2, 1, ("n1",)))

@@ -1,18 +1,18 @@
-"""EDF's token bucket: changes are paid for, and the application earns the means when its response time calls for a change.
+"""EDF's token bucket: changes cost tokens, which come while the response time calls for a change.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), section
 7. Every T_τ one token comes: an H token when the response time is above τ_H, an L token when it is below τ_L, none in between.
 An H token pays for what adds or moves something, an L token for what takes something away. The bucket holds C_τ tokens of one
-kind; a token of the other kind throws them out.
+kind; a token of the other kind removes them.
 
 With a target of 250 ms, τ_L = 125 ms and τ_H = 225 ms:
 
     after    response    bucket
      60 s      300 ms    H           one scale-out or migration is granted
     120 s      300 ms    H
-    180 s      300 ms    H           it holds one
-    240 s      180 ms    H           nothing comes, nothing goes
-    300 s      100 ms    L           H is thrown out
+    180 s      300 ms    H           it is full
+    240 s      180 ms    H           no token comes
+    300 s      100 ms    L           H is removed
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ HIGH, LOW = "H", "L"
 PAID_BY = {
     "scale-out": HIGH, "migrate": HIGH, "move-executor": HIGH, "add-executors": HIGH, "scale-in": LOW, "remove-executor": LOW,
 }  # fmt: skip
-"""The paper knows no executors; one that is added, or moves, is like a replica that is, or does."""
+"""The token for each kind of change. The paper has no executors; they count like replicas."""
 
 
 @dataclass(frozen=True)
 class TokenBucket:
-    """As many changes as there are tokens, and no others. Only what is granted is paid for.
+    """Grants a change per token. Only granted changes cost one.
 
-    The state has ``kind`` and ``tokens``, what is in the bucket, and ``since``, when the last period began.
+    The state has ``kind`` and ``tokens``, the content of the bucket, and ``since``, when the last period began.
     """
 
     kind: ClassVar[str] = "grant"
@@ -47,8 +47,8 @@ class TokenBucket:
     source: ClassVar[str] = "EDF, section 7"
     summary: ClassVar[str] = "a change costs a token, and tokens come while the response time calls for changes"
 
-    period: float = parameter(60.0, "s", 0.001, help="T_τ: so often a token may come")
-    capacity: int = parameter(1, "tokens", 1, help="C_τ: the bucket holds so many, all of one kind")
+    period: float = parameter(60.0, "s", 0.001, help="T_τ: the time between two tokens")
+    capacity: int = parameter(1, "tokens", 1, help="C_τ: the most tokens in the bucket, all of one kind")
     low: float = parameter(0.5, minimum=0, help="τ_L as a share of the target: below it an L token comes, for a scale-in")
     high: float = parameter(
         0.9, minimum=0, help="τ_H as a share of the target: above it an H token comes, for a scale-out or a migration"
@@ -64,35 +64,35 @@ class TokenBucket:
 
     def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
         filled = self._filled(state, view)
-        tokens, held, due_s = int(filled["tokens"]), str(filled["kind"]), filled["since"] + self.period - view.now
+        tokens, kind, due_s = int(filled["tokens"]), str(filled["kind"]), filled["since"] + self.period - view.now
         spent = 0
 
         def pays(action: Action) -> tuple[Action | None, str]:
             nonlocal spent
             wanted = PAID_BY[action.kind]
-            if wanted == held and spent < tokens:
+            if wanted == kind and spent < tokens:
                 spent += 1
                 return action, f"{wanted} token {spent} of {tokens}"
-            if wanted == held and spent:
+            if wanted == kind and spent:
                 return None, f"no {wanted} token left: {spent} spent on what ranks higher, the next is due in {due_s:.0f} s"
             return None, f"no {wanted} token: {self._why(wanted, view, due_s)}"
 
         found = verdicts(ranked(requests), pays)
         left = tokens - spent
-        return {"kind": held if left else "", "tokens": left, "since": filled["since"]}, found
+        return {"kind": kind if left else "", "tokens": left, "since": filled["since"]}, found
 
     def _filled(self, state: State, view: View) -> State:
-        """The bucket with what came since the last round: a token for each period that is over, by the response time of now."""
+        """The bucket with the new tokens: one for each period that is over, by the present response time."""
         periods = max(0, math.floor((view.now - state["since"] + SLACK_S) / self.period))
         since = state["since"] + periods * self.period
         coming = self._coming(view)
         if not periods or coming is None:
             return {**state, "since": since}
-        kept = state["tokens"] if state["kind"] == coming else 0
-        return {"kind": coming, "tokens": min(self.capacity, kept + periods), "since": since}
+        before = state["tokens"] if state["kind"] == coming else 0
+        return {"kind": coming, "tokens": min(self.capacity, before + periods), "since": since}
 
     def _coming(self, view: View) -> str | None:
-        """Which token comes; none where the response time or the target is not known."""
+        """Which token comes; None where the response time or the target is unknown."""
         if view.response_ms is None or view.target_ms is None:
             return None
         if view.response_ms > self.high * view.target_ms:

@@ -1,4 +1,4 @@
-"""What stands between a scaling policy and its requests: limits and second thoughts that fit any policy."""
+"""Guards: they review the requests of any scaling policy, and limit or refuse them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 
 State = Mapping[str, Any]
-"""What a guard remembers: whatever JSON can carry."""
+"""The state of a guard, in values that JSON can carry."""
 
 
 class Guard(Protocol):
-    """Lets requests pass, changes their degrees, or holds them back. Frozen; what it remembers is in the state."""
+    """Passes requests, changes their degrees, or refuses them. It is frozen; its memory is in the state."""
 
     name: ClassVar[str]
 
@@ -22,9 +22,9 @@ class Guard(Protocol):
         ...
 
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
-        """The new state, and the requests that may pass; the reason of a changed one says what was wanted, and why not.
+        """The new state, and the requests that pass; the reason of a changed request has the wanted degree and why it changed.
 
         Refused requests are journalled; with a method ``why``, as in ``vetoes.Explains``, a guard gives its reason.
-        A pure function of its arguments. Asked in every interval, also when the policy has no requests.
+        A pure function of its arguments. It is called in every interval, also without requests.
         """
         ...

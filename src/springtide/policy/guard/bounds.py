@@ -1,4 +1,4 @@
-"""The least and the most replicas of every operator."""
+"""Limits on the replicas of every operator."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from springtide.errors import OptionError, nearest
+from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.policy.by_operator import by_operator, check_names
 from springtide.policy.guard import State
 from springtide.policy.guard.shared import amended
 from springtide.policy.registry import parameter, validate
@@ -17,9 +18,9 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Bounds:
-    """No operator has fewer replicas than its least or more than its most, whatever the policy wants, or even if it is silent.
+    """No operator has fewer replicas than its least or more than its most, whatever the policy requests.
 
-    An operator that is out of its bounds is brought back at once. One that cannot use its least gets what it can use.
+    An operator outside its bounds is brought back at once. If it cannot use its least, it gets the most that it can use.
 
     >>> Bounds(least=2, by_name="enrich=4-8, classify=1-1").of("enrich"), Bounds(least=2).of("enrich")
     ((4, 8), (2, 200))
@@ -42,17 +43,8 @@ class Bounds:
 
     @cached_property
     def _named(self) -> Mapping[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
-        for part in filter(None, (part.strip() for part in self.by_name.split(","))):
-            operator, _, ends = (word.strip() for word in part.rpartition("="))
-            least, _, most = (word.strip() for word in ends.partition("-"))
-            if not operator or not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
-                allowed = "operator=least-most with 1 or more replicas, and most not below least"
-                raise OptionError(f"'bounds': by_name={self.by_name!r}: {part!r} is not {allowed}")
-            if operator in found:
-                raise OptionError(f"'bounds': by_name={self.by_name!r} names {operator!r} twice")
-            found[operator] = int(least), int(most)
-        return found
+        allowed = "least-most with 1 or more replicas, and most not below least"
+        return by_operator("'bounds': by_name", self.by_name, _ends, allowed)
 
     def of(self, operator: str) -> tuple[int, int]:
         """The least and the most replicas of an operator."""
@@ -60,10 +52,7 @@ class Bounds:
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when ``by_name`` names an operator that does not exist."""
-        for operator in self._named:
-            if operator not in operators:
-                hint = nearest(operator, operators)
-                raise OptionError(f"'bounds': by_name names {operator!r}, which is no operator; {hint}")
+        check_names("'bounds': by_name", self._named, operators)
 
     def initial(self) -> State:
         return {}
@@ -92,3 +81,9 @@ class Bounds:
         least = least if operator.limit is None else min(least, max(1, operator.limit))
         degree = min(max(request.degree, least), most)
         return request if degree == request.degree else amended(request, degree, f"its bounds are {least} to {most}")
+
+
+def _ends(word: str) -> tuple[int, int] | None:
+    least, _, most = (end.strip() for end in word.partition("-"))
+    valid = least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)
+    return (int(least), int(most)) if valid else None

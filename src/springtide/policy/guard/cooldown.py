@@ -1,4 +1,4 @@
-"""A rest after every change, so that its effect is seen before the next one."""
+"""A pause after every change, so that its effect shows before the next change."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Cooldown:
-    """After a change of an operator, whichever way, the next scale-out and the next scale-in of it each wait their time.
+    """After a change of an operator, its next scale-out and its next scale-in each wait for their time.
 
-    What counts is a change that happened: the degree is another one than in the interval before. A request that something
-    else refused starts no rest.
+    Only a change that happened counts: the degree differs from that of the previous interval. A refused request starts no
+    pause.
     """
 
     kind: ClassVar[str] = "guard"
     name: ClassVar[str] = "cooldown"
     source: ClassVar[str] = "common practice"
-    summary: ClassVar[str] = "after a change of an operator, no other one for a while"
+    summary: ClassVar[str] = "no second change of an operator for a while"
 
     before_out: float = parameter(30.0, "s", 0, help="from a change of an operator to its next scale-out")
     before_in: float = parameter(300.0, "s", 0, help="from a change of an operator to its next scale-in")
@@ -39,7 +39,7 @@ class Cooldown:
         changed = dict(state["changed"])
         for operator in snapshot.operators:
             if degrees.get(operator.name, operator.degree) != operator.degree:
-                changed[operator.name] = state["clock"]  # it was made when the last review was over
+                changed[operator.name] = state["clock"]  # changes are made after a review
         passed = tuple(request for request in requests if self._rested(request, snapshot, changed.get(request.operator), now))
         return {"clock": now, "degrees": {o.name: o.degree for o in snapshot.operators}, "changed": changed}, passed
 

@@ -1,4 +1,4 @@
-"""More replicas that bring nothing: the bottleneck is elsewhere, and more of them will not help either."""
+"""Blocks scale-outs of an operator whose last scale-out had no effect, because the bottleneck is elsewhere."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Effectiveness:
-    """A scale-out that changed nothing is not followed by another one for a while.
+    """After a scale-out without effect, scale-outs of the operator are refused for a while.
 
-    From p to p' replicas, an operator that served s records/s is expected to serve s·(p'/p − 1) more. In the first interval
-    that begins when the new replicas are there, it is compared with what it did serve. The scale-out changed nothing if the
-    rise is below ``threshold`` of that, while at the end of the interval at least as many records waited as were expected to
-    be served: with fewer, there was nothing to serve. Flink's autoscaler has such a rule, without the look at the backlog.
+    From p to p' replicas, an operator that served s records/s is expected to serve s·(p'/p − 1) more. That is compared with
+    the first interval that begins with the new replicas. The scale-out had no effect if the rise is below ``threshold`` of the
+    expected one, while the backlog at the end of the interval was at least the expected rise: with a smaller backlog, there
+    was nothing to serve. Flink's autoscaler has such a rule, without the backlog.
 
     From 2 to 4 replicas at 100/s, intervals of 10 s: 100/s more are expected. At 105/s with 3,000 records waiting, the rise
     of 5/s is less than a tenth of 100/s, and 3,000 ≥ 100/s · 10 s: no more scale-outs for ten minutes.
@@ -29,11 +29,11 @@ class Effectiveness:
     kind: ClassVar[str] = "guard"
     name: ClassVar[str] = "effectiveness"
     source: ClassVar[str] = "Flink autoscaler"
-    summary: ClassVar[str] = "a scale-out that changed nothing is not repeated for a while"
+    summary: ClassVar[str] = "no further scale-out for a while after one without effect"
 
-    threshold: float = parameter(0.1, "", 0, 1, help="the least rise of what is served, as a share of what was expected")
-    settle: float = parameter(0.0, "s", 0, help="until new replicas count; at least what the run says that they take to come")
-    pause: float = parameter(600.0, "s", 0, help="for how long scale-outs of the operator are held back")
+    threshold: float = parameter(0.1, "", 0, 1, help="the least rise of the served records, as a share of the expected rise")
+    settle: float = parameter(0.0, "s", 0, help="until new replicas count; at least the start-up time of a replica")
+    pause: float = parameter(600.0, "s", 0, help="how long scale-outs of the operator are refused")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -61,10 +61,9 @@ class Effectiveness:
     def _observed(
         self, before: Mapping[str, Any] | None, operator: OperatorSnapshot, snapshot: Snapshot, began: float, now: float
     ) -> dict[str, Any]:
-        """What is remembered of an operator: its degree, what it last served in a second, a scale-out on trial, and until when
-        scale-outs are held back.
+        """The state of an operator: its degree, its last records/s, a scale-out on trial, and the end of its pause.
 
-        A scale-out during a trial changes nothing in it: more replicas only make it easier to pass.
+        A scale-out during a trial does not change the trial: more replicas only make it easier to pass.
         """
         known = before or {"degree": operator.degree, "served": None, "trial": None, "until": 0.0}
         last, trial, until = known["served"], known["trial"], known["until"]

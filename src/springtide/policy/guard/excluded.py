@@ -19,16 +19,16 @@ DAYS = ("Mo", "Tu", "We", "Th", "Fr", "Sa", "Su")
 _DAY_S, _WEEK_S = 86_400.0, 7 * 86_400.0
 
 Spans = tuple[tuple[float, float], ...]
-"""From so many seconds on, until so many."""
+"""(begin, end) in seconds; the end is excluded."""
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """No request passes in the periods that are named.
+    """No request passes in the given periods.
 
     ``periods`` count from the start of the run. ``daily`` are times of the day, with the days on which they begin; a period
-    that ends before it begins ends on the next day. A policy has no clock, so ``started`` says what time it was when the run
-    started; the daily times are in its time zone as it was then: a change to daylight saving time during the run is not seen.
+    that ends before it begins ends on the next day. A policy has no clock, so ``started`` is the time of the run's start; the
+    daily times are in its time zone at that moment: a later change to daylight saving time has no effect.
 
     >>> guard = Excluded(daily="08:00-09:30 Mo-Fr; 23:00-01:00 Sa", started="2026-03-02T07:00:00")  # a Monday
     >>> [guard.excludes(at) for at in (3599, 3600, 8999, 9000)]
@@ -115,7 +115,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _time(word: str) -> float | None:
-    """The second of the day; 24:00 is its end. None for what is no time."""
+    """The second of the day; 24:00 is its end. None for an invalid time."""
     hour, _, minute = word.strip().partition(":")
     if not (hour.isdecimal() and minute.isdecimal() and len(minute) == 2):
         return None
@@ -124,7 +124,7 @@ def _time(word: str) -> float | None:
 
 
 def _days(text: str) -> set[int]:
-    """The numbers of days such as Mo-Fr,Su; all days when none is named, and none when one is no day."""
+    """The numbers of days such as Mo-Fr,Su; all days for empty text, and none for an invalid day."""
     found: set[int] = set()
     for part in text.replace(" ", "").split(",") if text.strip() else ["Mo-Su"]:
         first, _, last = part.partition("-")

@@ -19,10 +19,10 @@ from springtide.policy.scale import ChecksOperators, ScalePolicy, State, check, 
 
 @dataclass(frozen=True)
 class Guarded:
-    """Asks the policy, and then each guard in turn: every guard sees what those before it let pass, and the last has the last
-    word. So put first what thinks again, and last what must hold: ``cooldown``, ``max-step``, then ``bounds``, ``quota``.
+    """Asks the policy, and then each guard in turn: every guard reviews the requests that passed the guards before it. So put
+    guards that delay changes first, and those that enforce limits last: ``cooldown``, ``max-step``, then ``bounds``, ``quota``.
 
-    In the state ``told`` are the refusals that are new, and ``holding`` says when each that was reported last recurred.
+    In the state ``told`` has the new refusals, and ``holding`` the time when each reported refusal last recurred.
 
     >>> from springtide.policy.guard.bounds import Bounds
     >>> from springtide.policy.scale.static import Static
@@ -50,7 +50,7 @@ class Guarded:
         guards: dict[str, State] = {}
         found: list[Verdict] = []
         for key, guard in self._keyed():
-            # a guard that was added since the state was saved starts anew
+            # a guard that is newer than the saved state starts with its initial state
             remembered, asked = state["guards"].get(key), requests
             guards[key], requests = guard.review(guard.initial() if remembered is None else remembered, snapshot, asked)
             found += vetoes(guard, guards[key], snapshot, asked, requests)
@@ -71,5 +71,5 @@ class Guarded:
                 guard.check(operators)
 
     def _keyed(self) -> list[tuple[str, Guard]]:
-        """Each guard with the name that its state goes by: the same guard may stand in several places."""
+        """Each guard with the key of its state: the same guard may be used twice."""
         return [(f"{place} {guard.name}", guard) for place, guard in enumerate(self.guards)]

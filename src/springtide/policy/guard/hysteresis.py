@@ -1,4 +1,4 @@
-"""Small changes are not worth their price."""
+"""Refuses small changes, which are not worth their price."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Hysteresis:
-    """A change passes only if it is at least ``share`` of the degree that an operator has.
+    """A change passes only if it is at least ``share`` of the operator's degree.
 
     At 0.1, ten replicas may become nine or eleven, but twenty have to become eighteen or fewer, or 22 or more.
     """
@@ -22,7 +22,7 @@ class Hysteresis:
     kind: ClassVar[str] = "guard"
     name: ClassVar[str] = "hysteresis"
     source: ClassVar[str] = "common practice"
-    summary: ClassVar[str] = "no changes that are small beside the degree"
+    summary: ClassVar[str] = "no changes that are small relative to the degree"
 
     share: float = parameter(0.1, "", 0, 1, help="the least change that passes, as a share of the degree")
 

@@ -1,4 +1,4 @@
-"""No leaps: an operator grows and shrinks by so much at a time."""
+"""Limits the change of an operator's degree in an interval."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class MaxStep:
-    """In one interval, an operator's degree changes by so many replicas or by such a share of it, whichever is more.
+    """In an interval, an operator's degree changes by at most a number of replicas or a share of it, whichever is more.
 
-    Both are needed: one replica at a time is slow for a hundred, and half of one replica is none.
+    Both are needed: a replica at a time is slow for a hundred, and half of one replica is none.
 
     >>> guard = MaxStep(replicas_out=4, share_out=1.0)
     >>> guard.reach(1), guard.reach(10)
@@ -26,18 +26,18 @@ class MaxStep:
     kind: ClassVar[str] = "guard"
     name: ClassVar[str] = "max-step"
     source: ClassVar[str] = "Kubernetes"
-    summary: ClassVar[str] = "at most so many replicas, or such a share, more or fewer in an interval"
+    summary: ClassVar[str] = "limits the change of a degree in an interval, to a number of replicas or a share"
 
-    replicas_out: int = parameter(4, "replicas", 1, help="so many more are always allowed")
+    replicas_out: int = parameter(4, "replicas", 1, help="how many more are always allowed")
     share_out: float = parameter(1.0, "", 0, 1_000, help="or this share of the degree more")
-    replicas_in: int = parameter(1, "replicas", 1, help="so many fewer are always allowed")
+    replicas_in: int = parameter(1, "replicas", 1, help="how many fewer are always allowed")
     share_in: float = parameter(0.5, "", 0, 1, help="or this share of the degree fewer")
 
     def __post_init__(self) -> None:
         validate(self)
 
     def reach(self, degree: int) -> tuple[int, int]:
-        """The least and the most replicas that so many may become."""
+        """The least and the most replicas after the next change from this degree."""
         fewer = max(self.replicas_in, int(self.share_in * degree + ROUNDING))
         more = max(self.replicas_out, int(self.share_out * degree + ROUNDING))
         return max(1, degree - fewer), degree + more

@@ -1,4 +1,4 @@
-"""All operators together have so many replicas, and no more: who needs them most gets them first."""
+"""Limits the replicas of all operators together: the operator with the highest score gets them first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Quota:
-    """All operators together have at most ``most`` replicas, or one each if they are more than that.
+    """All operators together have at most ``most`` replicas, or one each if there are more operators.
 
-    Scale-ins make room first. Then the scale-outs are served in the order of their scores, each as far as there is room; of
-    equal scores, the first asked goes first. If there are too many replicas already, the operators that have most give.
+    Scale-ins make room first. Then scale-outs are granted in the order of their scores, and of equal scores in the order of
+    requests, as far as there is room. If there are too many replicas already, the operators with the most are scaled in.
 
     With a quota of 10, a = 4 and b = 4, and both wanting 8, a with the score 0.2 and b with 0.9: b gets 6, a stays at 4.
     """
@@ -26,7 +26,7 @@ class Quota:
     kind: ClassVar[str] = "guard"
     name: ClassVar[str] = "quota"
     source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "all operators together have at most so many replicas"
+    summary: ClassVar[str] = "limits the replicas of all operators together"
 
     most: int = parameter(0, "replicas", 0, help="of all operators together; 0: the slots that the run may have")
 
@@ -73,7 +73,7 @@ def _granted(request: Request | None, name: str, degree: int, has: int, why: str
 
 
 def _brought_down(degrees: Mapping[str, int], quota: int) -> dict[str, int]:
-    """The degrees, cut at a height at which they fit; what the last cut leaves over goes to the first that lost.
+    """The degrees, cut at the height at which they fit; the remainder goes to the first operators that were cut.
 
     >>> _brought_down({"a": 9, "b": 2, "c": 5}, 11)
     {'a': 5, 'b': 2, 'c': 4}

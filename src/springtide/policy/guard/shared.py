@@ -1,4 +1,4 @@
-"""What guards have in common: a changed request says so, and time is counted by intervals."""
+"""Common parts of guards: changed requests, and time counted by intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from springtide.model.snapshot import Snapshot
 from springtide.policy.grant import SLACK_S as SLACK_S  # guards take it from here
 
 ROUNDING = 1e-9
-"""A share of a degree may come out so much off the whole number that it is: 0.14 · 50 is 7.000000000000001."""
+"""Tolerates rounding errors in a share of a degree: 0.14 · 50 is 7.000000000000001."""
 
 
 def amended(request: Request, degree: int, why: str) -> Request:
@@ -25,9 +25,9 @@ def amended(request: Request, degree: int, why: str) -> Request:
 
 
 def clock(state: Mapping[str, Any], snapshot: Snapshot) -> float:
-    """Seconds that a guard was asked over, as ``state["clock"]`` keeps them.
+    """``state["clock"]`` after this interval: the sum of all intervals, in seconds.
 
-    Not the snapshot's time, which begins again with every run: a guard whose state outlives a restart would wait for it.
+    The snapshot's time begins again with every run, and a guard whose state outlives a restart would wait for it.
     """
     passed = snapshot.interval_s if math.isfinite(snapshot.interval_s) else 0.0
     return float(state["clock"]) + max(0.0, passed)

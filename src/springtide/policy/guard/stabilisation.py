@@ -1,4 +1,4 @@
-"""Scale in only as far as was right for a while: a short lull changes nothing."""
+"""Delays scale-ins: a short lull changes nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from springtide.policy.registry import parameter, validate
 
 @dataclass(frozen=True)
 class Stabilisation:
-    """An operator scales in only to the largest degree that was wanted for it in the last window; scale-outs pass at once.
+    """An operator scales in only to the largest degree that was wanted in the last window; scale-outs pass at once.
 
-    A policy that asks for nothing wants what is there. When an operator is first seen, its degree counts as wanted, as in
-    Kubernetes: a restart is no reason to scale in.
+    Without a request, the present degree counts as wanted. So does the first degree of an operator, as in Kubernetes: a
+    restart is no reason to scale in.
 
-    With a window of 60 s, 8 replicas, and 3, 5 and 4 wanted at 40, 50 and 60 s after 8 was last right at 30 s: at 90 s the
-    largest of 8, 3, 5, 4 still is 8, at 100 s it is 5.
+    With a window of 60 s and 8, 3, 5 and 4 replicas wanted at 30, 40, 50 and 60 s: at 90 s the largest of these still is 8, at
+    100 s it is 5.
     """
 
     kind: ClassVar[str] = "guard"
@@ -28,7 +28,7 @@ class Stabilisation:
     source: ClassVar[str] = "Kubernetes"
     summary: ClassVar[str] = "scale-in only to the largest degree wanted in the last window"
 
-    window: float = parameter(300.0, "s", 0, help="how far back what was wanted counts")
+    window: float = parameter(300.0, "s", 0, help="how far back wanted degrees count")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -62,7 +62,7 @@ class Stabilisation:
 
 
 def _and(recent: list[list[float]], now: float, degree: int) -> list[list[float]]:
-    """What was wanted, with one more. Those before it that were not larger can never be the largest again: the first one is."""
+    """The wanted degrees with a new one. Earlier ones that are not larger are removed, so the first is the largest."""
     larger = list(recent)
     while larger and larger[-1][1] <= degree:
         larger.pop()

@@ -1,4 +1,4 @@
-"""What guards refused, for whoever watches the run: each refusal once while it lasts."""
+"""The refusals of guards, each reported once while it lasts."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Explains(Protocol):
     """A guard that gives its reason for a refusal."""
 
     def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
-        """With the numbers; ``state`` is the one that its review returned."""
+        """The reason, with the numbers; ``state``: from its review."""
         ...
 
 
 def vetoes(
     guard: Guard, state: State, snapshot: Snapshot, asked: Sequence[Request], passed: Sequence[Request]
 ) -> Iterator[Verdict]:
-    """A verdict on each request of which nothing passed. The reason of a changed request says what was refused of it."""
+    """A verdict on each request that was refused entirely. The reason of a changed request says what was refused of it."""
     left = {_about(request) for request in passed}
     for request in asked:
         if _about(request) in left:
             continue
         operator = snapshot.by_name.get(request.operator)
-        why = guard.why(state, snapshot, request) if isinstance(guard, Explains) else "it lets nothing of it pass"
+        why = guard.why(state, snapshot, request) if isinstance(guard, Explains) else "it refuses the request"
         yield Verdict(request, None, why, guard.name, None if operator is None else operator.degree)
 
 
 def newly_refused(
     before: Mapping[str, float], found: Sequence[Verdict], passed: Sequence[Request], now: float
 ) -> tuple[list[Verdict], dict[str, float]]:
-    """The refusals to report, and when each that was reported, and has not ended, last recurred.
+    """The refusals to report, and when each reported refusal that has not ended last recurred.
 
     ``before``: the same of the previous interval. A request that passes ends the refusals of its operator.
     """
@@ -56,5 +56,5 @@ def newly_refused(
 
 
 def _about(request: Request) -> tuple[str, object]:
-    """Tells a request from others, whatever degree it is for."""
+    """The subject of a request, whatever its degree."""
     return request.operator, None if request.operator else request.action

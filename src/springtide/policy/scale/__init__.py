@@ -1,4 +1,4 @@
-"""Which degree each operator should have: the policies that scale."""
+"""Scaling policies, which decide the degree of each operator."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
 
 State = Mapping[str, Any]
-"""What a policy has learned: whatever JSON can carry, so that it survives a restart."""
+"""The state of a policy, in values that JSON can carry, so that it survives a restart."""
 
 
 class Decides(Protocol):
-    """What ``decided`` asks: a policy, or what hosts one."""
+    """A policy, or its host."""
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]: ...
 
 
 class ScalePolicy(Protocol):
-    """Turns what was measured into what is wanted, the same in the simulator and on Spark.
+    """Turns measurements into requests, in the simulator and on Spark.
 
-    A policy is frozen; what it learns is in the state, which the caller keeps, saves and hands back.
+    A policy is frozen; its knowledge is in the state, which the caller stores and passes back.
     """
 
     name: ClassVar[str]
@@ -34,7 +34,7 @@ class ScalePolicy(Protocol):
         ...
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
-        """The new state, and one request for every operator whose degree should change.
+        """The new state, and a request for every operator whose degree should change.
 
         A pure function of its arguments: no clock, no file, and no random source but ``rng``.
         """
@@ -42,12 +42,12 @@ class ScalePolicy(Protocol):
 
 
 def decided(policy: Decides, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
-    """A decision that can be used; ValueError or TypeError of nonsense, so that what was learned with it is dropped."""
+    """A valid decision. It raises ValueError or TypeError for an invalid one, whose state is then dropped as well."""
     learned, requests = policy.decide(state, snapshot, rng)
     if not isinstance(learned, Mapping):
-        raise TypeError(f"{learned!r} is no state: it wants a dict")
+        raise TypeError(f"{learned!r} is no state: give a dict")
     wanted, known = tuple(requests), snapshot.by_name
-    if strange := [one for one in wanted if not isinstance(one, Request)]:
+    if strange := [request for request in wanted if not isinstance(request, Request)]:
         raise TypeError(f"{strange[0]!r} is no request")
     return learned, tuple(request.checked(known) for request in wanted)
 
@@ -66,9 +66,9 @@ def refusals(policy: ScalePolicy, state: State) -> list[Verdict]:
 
 
 def changes(snapshot: Snapshot, wanted: Mapping[str, tuple[int, str]]) -> tuple[Request, ...]:
-    """Requests for those operators whose degree is to change, with the reason; from 1 to the most that each can use.
+    """Requests for the operators whose degree changes, limited to 1 and the most that each can use.
 
-    ``wanted``: by operator, the degree and why.
+    ``wanted``: by operator, the degree and the reason.
     """
     found = []
     slots = 10**9 if snapshot.slots is None else min(snapshot.slots, 10**9)
@@ -84,7 +84,7 @@ def changes(snapshot: Snapshot, wanted: Mapping[str, tuple[int, str]]) -> tuple[
 
 @runtime_checkable
 class ChecksOperators(Protocol):
-    """A policy whose parameters name operators: they can be checked before anything is started."""
+    """A policy whose parameters name operators, which are checked before the start."""
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when a parameter names an operator that does not exist."""

@@ -1,4 +1,4 @@
-"""AUTOSCALE: what will come in the next window, for the graph as a whole, against what a replica can do in it."""
+"""AUTOSCALE: the forecast input of the next window, through the whole graph, divided by a replica's capacity in it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LEAST_INTERVAL_S = 1e-6
 
 
 class Estimate(NamedTuple):
-    """What will come to an operator in the next window, and what waits for it already, in records; None: unknown."""
+    """An operator's input in the next window, and its present backlog, in records; None: unknown."""
 
     coming: float
     pending: int | None
 
     @property
     def total(self) -> float:
-        """EstimInput of equation 5; without what waits, as long as that is unknown."""
+        """EstimInput of equation 5; without the backlog while that is unknown."""
         return self.coming + (self.pending or 0)
 
 
@@ -50,13 +50,13 @@ class Autoscale:
     - idealK (equations 6, 10): EstimInput / (Δ / latency); latency is the mean time of work on a record in the window.
     - Only outside the working interval [β·k, k] (equation 11) the degree changes, to ⌈idealK⌉ (equation 12).
 
-    Nothing is measured while a change settles, and after a change an operator is left alone for a window. A change is what
-    happened, not what was asked for: the degree is another one than in the interval before.
+    Nothing is measured while a change settles, and after a change an operator does not change for a window. A change counts
+    when it happened, not when it was requested: the degree differs from that of the previous interval.
 
-    In micro-batches records wait at the sources only, and each operator's backlog is its part of them. So what a producer is
-    expected to pass on leaves out what waits for it: else an operator would count the same records once for each one before it.
+    In micro-batches records wait at the sources only, and each operator's backlog is its part of them. So a producer's expected
+    output leaves out its backlog: else an operator would count the same records once for each operator before it.
 
-    When it is unknown how much waits, the estimate is too low: good enough to scale out, not to scale in.
+    When the backlog is unknown, the estimate is too low: good enough to scale out, not to scale in.
 
     1,000/s of 5 ms each, and 6,000 that wait: 66,000 records in the next 60 s, 12,000 for a replica: 5.5, so 6 replicas.
     """
@@ -165,9 +165,9 @@ class Autoscale:
             rates[o.name] = o.rate
             taken[o.name] = o.rows_in if o.served is None else o.served
         series, work, passed = dict(state["series"]), dict(state["work"]), dict(state["passed"])
-        told = {name: rate for name, rate in rates.items() if rate is not None}
-        states = [series.get(name) or self._forecaster.initial() for name in told]
-        series.update(zip(told, self._forecaster.update_all(states, tuple(told.values())), strict=True))
+        known_rates = {name: rate for name, rate in rates.items() if rate is not None}
+        states = [series.get(name) or self._forecaster.initial() for name in known_rates]
+        series.update(zip(known_rates, self._forecaster.update_all(states, tuple(known_rates.values())), strict=True))
         for o in snapshot.operators:
             if o.cost_s is not None:
                 work[o.name] = self._slid(work.get(o.name, ()), [o.busy_s, o.served])

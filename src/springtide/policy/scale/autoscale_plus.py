@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.01  # of a core: a replica on a full node still gets its turn
 
 @dataclass(frozen=True)
 class AutoscalePlus(Autoscale):
-    """DABS-Storm's policy (section 4). What it does otherwise than AUTOSCALE:
+    """DABS-Storm's policy (section 4). It differs from AUTOSCALE in:
 
     - EstimR by the best of linear, logarithmic and exponential regression.
     - Whether to act is judged by Capacity = Δ/latency × usable CPU (equation 9), with what the nodes have left over.
@@ -39,7 +39,7 @@ class AutoscalePlus(Autoscale):
     reserved: float = parameter(1.0, "cores", 0.01, 1, help="what is reserved for each replica")
     weight: float = parameter(0.3, "", 0, 0.99, help="λ: the reserved CPU counts as 1 − λ of it when a degree is computed")
     literal_margin: bool = parameter(False, help="λ of the reserved CPU instead of 1 − λ, as equation 13 is printed")
-    cap: float = parameter(3.0, "times", 1, 1_000, help="an exponential forecast is at most so many times the window's largest")
+    cap: float = parameter(3.0, "times", 1, 1_000, help="limits an exponential forecast, as a multiple of the window's largest")
     linear_log: bool = parameter(False, help="leave the exponential out, as the authors' code does")
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ def usable(snapshot: Snapshot, reserved: float) -> dict[str, float]:
             spare, used = left.get(replica.node), replica.utilisation
             if spare is not None and used is not None:
                 own = reserved if reserved > used else used
-                free = spare + own - used  # its own unspent reservation is not kept from it
+                free = spare + own - used  # its own unused reservation is free for it
                 share = own + free / len(tenants[replica.node])
                 shares.append(share if share > used else used)
         if shares:

@@ -1,4 +1,4 @@
-"""EDF's R_max,op: the response time that is wanted of each operator, where only that of the whole is given."""
+"""EDF's R_max,op: the target response time of each operator, from that of the whole application."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 def shared_out(target_s: float, names: Sequence[str], cost_s: Mapping[str, float]) -> dict[str, float]:
     """Each operator's share of the target, in ms, by what a record costs there.
 
-    An operator whose cost is not known yet counts as a usual one; where nothing costs anything, all have the same.
+    An operator of unknown cost counts with the mean cost; without any costs, all shares are the same.
 
     >>> shared_out(0.24, ["a", "b", "c"], {"a": 1.0, "b": 3.0})
     {'a': 40.0, 'b': 120.0, 'c': 80.0}

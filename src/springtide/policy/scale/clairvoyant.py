@@ -1,4 +1,4 @@
-"""The clairvoyant: the bound that scaling policies are compared with, in the simulator only.
+"""The clairvoyant: the bound for scaling policies, in the simulator only.
 
 It knows the rates of the whole trace, and finds by dynamic programming the fewest replica-seconds that keep the latency
 target in every second, when degrees change at the ends of intervals only. A second's latency is the time to work off the
@@ -6,7 +6,7 @@ queue that the fluid model has then, the work itself, and the wait of an M/M/k q
 queue that one interval leaves to the next. Operators in a line with the same cost are sized together, with degrees within
 one of each other; elsewhere each by itself, with the part of the target that its cost has in all costs.
 
-Where the limit forbids the target, it is late for no longer than all replicas that there can be would be.
+Where the limit forbids the target, it is late for no longer than with all possible replicas.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from springtide.policy.scale.demand import demand
 Floats = npt.NDArray[np.float64]
 
 QUEUES = 24
-"""Classes of queues that are told apart at the end of an interval, from none to the longest that the target allows."""
+"""Classes of queues at the end of an interval, from none to the longest that the target allows."""
 LATE = 1e6
-"""What a second above the target weighs, in replica-seconds: the target comes first, also where the limit forbids it."""
+"""Cost of a second above the target, in replica-seconds: the target comes first, also where the limit forbids it."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """One operator's future: the records that come to it in each second, what one costs, and how many replicas it may have.
+class FutureWork:
+    """An operator's future: the records that come to it in each second, the cost of a record, and the most replicas.
 
     ``variability``: (c_a² + c_s²)/2, by which the wait of M/M/k is multiplied (Allen and Cunneen): 1 when arrivals and work
     are exponential, 0 when both are even.
@@ -58,8 +58,8 @@ class Clairvoyant:
     summary: ClassVar[str] = "the cheapest degrees that keep the target, knowing the trace: in the simulator only"
     simulator_only: ClassVar[bool] = True
 
-    def told(self, future: Sequence[Work], interval_s: float, target_s: float) -> Foreseen:
-        """The policy that plays what is best for this future."""
+    def for_future(self, future: Sequence[FutureWork], interval_s: float, target_s: float) -> Foreseen:
+        """The policy that plays the best degrees for this future."""
         degrees: dict[str, list[int]] = {}
         if not target_s > 0:
             raise OptionError(f"'clairvoyant' cannot keep a target of {target_s:g} s; it is above 0")
@@ -79,7 +79,7 @@ class Clairvoyant:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Plays the degrees of every interval, known beforehand."""
+    """Plays degrees that are computed beforehand."""
 
     name: ClassVar[str] = "clairvoyant"
 
@@ -98,7 +98,7 @@ class Foreseen:
         return state, changes(snapshot, wanted)
 
 
-def _groups(future: Sequence[Work]) -> list[list[Work]]:
+def _groups(future: Sequence[FutureWork]) -> list[list[FutureWork]]:
     """All of them together if they are alike, as in a line of equal operators; else each by itself."""
     first = future[0]
     alike = all(
@@ -108,11 +108,11 @@ def _groups(future: Sequence[Work]) -> list[list[Work]]:
     return [list(future)] if alike else [[work] for work in future]
 
 
-def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str, list[int]]:
-    """The degrees of operators that are alike, for every interval of so many seconds."""
+def cheapest(group: Sequence[FutureWork], interval: int, target_s: float) -> dict[str, list[int]]:
+    """The degrees of equal operators, for every interval of this many seconds."""
     work, count = group[0], len(group)
     if work.cost_s <= 0 or not len(work.arrivals):
-        return {one.name: [1] * max(1, math.ceil(len(work.arrivals) / interval)) for one in group}
+        return {work.name: [1] * max(1, math.ceil(len(work.arrivals) / interval)) for work in group}
     # Of each class of queues that can be, the one of the cheapest way to it, and what that cost. The last is of the way that
     # has enough in every interval, or all that there can be: nobody is late for a shorter time.
     queues, costs = np.zeros(1), np.zeros(1)
@@ -138,15 +138,15 @@ def cheapest(group: Sequence[Work], interval: int, target_s: float) -> dict[str,
         totals.append(int(chosen[queue]))
         queue = int(came[queue])
     totals.reverse()
-    return {one.name: [total // count + (i < total % count) for total in totals] for i, one in enumerate(group)}
+    return {work.name: [total // count + (i < total % count) for total in totals] for i, work in enumerate(group)}
 
 
-def _longest(work: Work, seconds: Floats, target_s: float) -> float:
-    """The queue that is bearable at the beginning of these seconds, and no longer one."""
+def _longest(work: FutureWork, seconds: Floats, target_s: float) -> float:
+    """The longest acceptable queue at the beginning of these seconds."""
     return 2 * target_s * max(float(seconds.max(initial=0.0)), 1 / work.cost_s)
 
 
-def _candidates(work: Work, seconds: Floats, count: int, target_s: float, overdue: float) -> npt.NDArray[np.int64]:
+def _candidates(work: FutureWork, seconds: Floats, count: int, target_s: float, overdue: float) -> npt.NDArray[np.int64]:
     """Replicas of all operators together that may be worth it: from just too few to surely enough, also for what waits longer
     than it should."""
     least = math.ceil(demand(seconds, 2 * target_s) * work.cost_s)  # the mean wait of a burst is half its longest
@@ -156,7 +156,7 @@ def _candidates(work: Work, seconds: Floats, count: int, target_s: float, overdu
     return np.arange(low * count, high * count + 1)
 
 
-def _waits(work: Work, seconds: Floats, replicas: npt.NDArray[np.int64], count: int) -> Floats:
+def _waits(work: FutureWork, seconds: Floats, replicas: npt.NDArray[np.int64], count: int) -> Floats:
     """[candidates, seconds] The wait of M/M/k at each second's rate, summed over the operators.
 
     A queue that is all but full grows no faster than chance lets it: by √(4λt/π) records in t seconds.
@@ -176,7 +176,13 @@ def _waits(work: Work, seconds: Floats, replicas: npt.NDArray[np.int64], count: 
 
 
 def _played(
-    work: Work, seconds: Floats, degrees: npt.NDArray[np.int64], waits: Floats, queues: Floats, target_s: float, count: int
+    work: FutureWork,
+    seconds: Floats,
+    degrees: npt.NDArray[np.int64],
+    waits: Floats,
+    queues: Floats,
+    target_s: float,
+    count: int,
 ) -> tuple[Floats, Floats]:
     """[candidates, queues] How many seconds are late with so many replicas after such a queue, and what queue is left."""
     capacity = (degrees / work.cost_s)[:, None]

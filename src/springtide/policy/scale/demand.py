@@ -1,4 +1,4 @@
-"""What a stretch of arrivals asks for: not its mean, but the least constant capacity that keeps its queue short."""
+"""The demand of a stretch of arrivals: not its mean, but the least constant capacity that keeps its queue short."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def demand(arrivals: Sequence[float] | npt.NDArray[np.float64], patience_s: floa
 
 @lru_cache(maxsize=64)
 def _stretches(count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where they begin and end, and how long they are: to find them takes longer than all the rest."""
+    """The begins, ends and lengths of all stretches, cached because finding them takes most of the time."""
     first, last = np.triu_indices(count, 1)
     return first, last, last - first

@@ -39,7 +39,7 @@ class Ds2:
     source: ClassVar[str] = "DS2 (OSDI 2018)"
     summary: ClassVar[str] = "input at the sources' full rate over the true rate of a replica, in the order of the graph"
 
-    margin: float = parameter(0.0, "", 0, help="so much more than needed: 0.2 is a fifth")
+    margin: float = parameter(0.0, "", 0, help="spare capacity: 0.2 is a fifth")
     activation: int = parameter(1, "decisions", 1, help="equal decisions in a row before one is carried out")
     warm_up: int = parameter(2, "intervals", 0, help="intervals that are ignored after every change")
 

@@ -63,7 +63,7 @@ class Flink:
         2.0, "intervals", 0, help="how long a lag may take to be worked off; 0: lag is ignored"
     )
     restart_time: float = parameter(0.0, "intervals", 0, help="how long a change stops the job; its input is caught up, too")
-    stabilization_interval: int = parameter(1, "intervals", 0, help="after a change, nothing is measured for so long")
+    stabilization_interval: int = parameter(1, "intervals", 0, help="after a change, nothing is measured for this long")
     metrics_window: int = parameter(2, "intervals", 1, help="how long is measured before a decision")
     scale_down_interval: int = parameter(4, "intervals", 0, help="how long a scale-down waits")
     scale_down_max_factor: float = parameter(0.6, "", 0, 1, help="the largest part of an operator taken at once")
@@ -76,7 +76,7 @@ class Flink:
     )
     observed_true_processing_rate_min_observations: int = parameter(2, "intervals", 1, help="with such a lag, before it counts")
     observed_true_processing_rate_switch_threshold: float = parameter(
-        0.15, "", 0, help="the observed rate is used when the one by busy time is so much higher"
+        0.15, "", 0, help="the observed rate is used when the rate by busy time is higher by more than this share"
     )
     scaling_effectiveness_threshold: float = parameter(0.1, "", 0, 1, help="a scale-up that gained less of its aim failed")
     scaling_effectiveness_detection_enabled: bool = parameter(False, help="do not scale up again after one that failed")
@@ -104,7 +104,7 @@ class Flink:
         return self._act(after, snapshot)
 
     def _act(self, state: dict[str, Any], snapshot: Snapshot) -> tuple[State, tuple[Request, ...]]:
-        """All changes if one of them is due, and what is remembered of those that wait and of those that were made."""
+        """All changes if one of them is due, and the state with waiting scale-downs and past scale-ups."""
         window = _window(state["marks"], snapshot)
         upper, lower = self._bounds(window)
         downs, ups, changed = dict(state["downs"]), dict(state["ups"]), {}
@@ -133,7 +133,7 @@ class Flink:
         return {**state, "downs": downs, "ups": ups}, requests
 
     def _bounds(self, window: _Window) -> tuple[float, float]:
-        """How busy an operator may be; with a backlog all the time, and none is too idle to help with it."""
+        """The bounds of an operator's utilisation; with a backlog 1 and 0, because no operator is then too idle."""
         longest = self.backlog_processing_lag_threshold * window.interval_s
         if any(seen.lag > longest * seen.rate for seen in window.seen.values()):
             return 1.0, 0.0
@@ -185,15 +185,15 @@ class Flink:
     def _waited(
         self, waiting: Mapping[str, Any] | None, tick: int, degree: int, outside: bool
     ) -> tuple[Mapping[str, Any], tuple[int, bool] | None]:
-        """A scale-down with one more wish; once it waited long enough, the largest wish of that time.
+        """A waiting scale-down with another wish; after its wait, the largest wish of that time.
 
-        ``seen`` holds only wishes that can still be the largest, so they fall from the first to the last.
+        ``seen`` has only wishes that can still be the largest, so they fall from the first to the last.
         """
         first, seen = (tick, []) if waiting is None else (waiting["first"], waiting["seen"])
-        kept = [wish for wish in seen if wish[1] > degree and wish[0] >= tick - self.scale_down_interval]
-        kept.append([tick, degree, outside])
-        due = (kept[0][1], kept[0][2]) if tick - first >= self.scale_down_interval else None
-        return {"first": first, "seen": kept}, due
+        wishes = [wish for wish in seen if wish[1] > degree and wish[0] >= tick - self.scale_down_interval]
+        wishes.append([tick, degree, outside])
+        due = (wishes[0][1], wishes[0][2]) if tick - first >= self.scale_down_interval else None
+        return {"first": first, "seen": wishes}, due
 
 
 def aligned(degree: int, parts: int, most: int) -> int:
@@ -298,9 +298,9 @@ def _unmeasured(operator: OperatorSnapshot) -> bool:
 
 
 def busy_of(operator: OperatorSnapshot) -> float | None:
-    """How busy the busiest replica was; where replicas are not told, or not all, how busy all were together."""
-    told = [replica.utilisation for replica in operator.replicas if replica.utilisation is not None]
-    return max(told) if told and len(told) == len(operator.replicas) else operator.utilisation
+    """The utilisation of the busiest replica; unless those of all replicas are known, their mean."""
+    known = [replica.utilisation for replica in operator.replicas if replica.utilisation is not None]
+    return max(known) if known and len(known) == len(operator.replicas) else operator.utilisation
 
 
 def _window(marks: Sequence[Mark], snapshot: Snapshot) -> _Window:
@@ -323,11 +323,11 @@ def _window(marks: Sequence[Mark], snapshot: Snapshot) -> _Window:
 def _seen(
     begin: Mapping[str, Any], end: Mapping[str, Any], operator: OperatorSnapshot, snapshot: Snapshot, passed: float
 ) -> _Seen | None:
-    """What an operator did; None when nothing was measured, or not whom it reads, or not its lag."""
+    """The measurements of an operator; None without any, without its inputs, or without its lag."""
     samples, seconds = end["samples"] - begin["samples"], end["seconds"] - begin["seconds"]
     known = begin["lag"] is not None and end["lag"] is not None
-    told = len(operator.inputs) == len(begin["inputs"]) == len(end["inputs"]) > 0  # whom it reads may be missing at times
-    if samples < 1 or not seconds > 0 or not known or not told:
+    same_inputs = len(operator.inputs) == len(begin["inputs"]) == len(end["inputs"]) > 0  # inputs may be missing at times
+    if samples < 1 or not seconds > 0 or not known or not same_inputs:
         return None
     full_s, full_rows, observations = (now - then for now, then in zip(end["full"], begin["full"], strict=True))
     came = zip(operator.inputs, end["inputs"], begin["inputs"], strict=True)

@@ -1,11 +1,10 @@
-"""What EDF's two learners share: the states, the actions, the cost, the bounds of the operators, and algorithm 1.
+"""The common part of EDF's two learners: the states, the actions, the cost, the bounds of the operators, and algorithm 1.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), section
 5.2. An operator's state is s = (k, λ): its replicas, and the bin of its input rate. In every interval it may get one replica
 more, one less, or stay; Q(s, a) is what action a costs in the long run, and the action with the least is taken.
 
-What was asked for may be refused. So an action is learnt as it was carried out: the degree that is found in the next interval
-against the one before.
+A request may be refused. So the action that was carried out is learnt: the difference between the degrees of two intervals.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from springtide.errors import OptionError, nearest
+from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.policy.by_operator import by_operator, check_names
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 from springtide.policy.scale.bounds import shared_out
@@ -31,16 +31,16 @@ from springtide.policy.scale.tide import DEFAULT_TARGET_S
 ACTIONS = (-1, 0, 1)
 """One replica less, no change, one more; the order of a row of Q."""
 
-LARGEST = 512
-"""K_max of any operator: tables of more states would be large, and never learnt."""
+MAX_REPLICAS = 512
+"""Limits K_max: a larger table would never be learnt."""
 
 Table = Mapping[str, Any]
-"""What is learnt of one operator. ``last``: the state [k, bin] of the interval before; ``gain``: the largest gain so far."""
+"""The knowledge about an operator. ``last``: the state [k, bin] of the previous interval; ``gain``: the largest gain so far."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What an operator showed in an interval: its state, whether its response time was above its bound, and K_max."""
+    """An operator in an interval: its state, whether its response time was above its bound, and K_max."""
 
     k: int
     bin: int
@@ -54,11 +54,11 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Learner(ABC):
-    """Algorithm 1, for every operator by itself; those who derive from it say how Q is learnt (line 5).
+class EdfLearner(ABC):
+    """Algorithm 1, for every operator by itself; subclasses learn Q (line 5).
 
-    An operator is left alone in an interval in which its rate, its response time or its bound is unknown, and what follows is
-    not taken for the outcome of what was before. One that can have one replica only has nothing to learn.
+    An operator is skipped in an interval in which its rate, its response time or its bound is unknown, and the next state is
+    not learnt as an outcome. An operator that can have one replica only has nothing to learn.
     """
 
     kind: ClassVar[str] = "scale"
@@ -69,13 +69,13 @@ class Learner(ABC):
     )
     targets: str = parameter("", help="R_max,op by operator, in ms, such as parser=5,partialRank=210")
     most: int = parameter(8, "replicas", 1, help="K_max of an operator that has no limit of its own")
-    bin: float = parameter(50.0, "records/s", 1e-6, help="λ̄: input rates are told apart by so much")
-    bins: int = parameter(20, minimum=1, maximum=10_000, help="how many; all higher rates are in the last")
+    bin: float = parameter(50.0, "records/s", 1e-6, help="λ̄: the width of a bin of input rates")
+    bins: int = parameter(20, minimum=1, maximum=10_000, help="the number of bins; the last has all higher rates")
     w_perf: float = parameter(0.4, minimum=0, maximum=1, help="what an interval above the bound costs")
     w_res: float = parameter(0.4, minimum=0, maximum=1, help="what K_max replicas cost for an interval")
     w_rcf: float = parameter(0.2, minimum=0, maximum=1, help="what a change costs; the three weights sum to 1")
-    alpha: float = parameter(0.1, minimum=0, maximum=1, help="α: the weight of what is new")
-    gamma: float = parameter(0.99, minimum=0, maximum=0.999999, help="γ: what a cost counts that comes an interval later")
+    alpha: float = parameter(0.1, minimum=0, maximum=1, help="α: the weight of the latest interval")
+    gamma: float = parameter(0.99, minimum=0, maximum=0.999999, help="γ: the weight of a cost that comes an interval later")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -87,14 +87,14 @@ class Learner(ABC):
 
     @abstractmethod
     def learn(self, table: Table, before: tuple[int, int] | None, now: Seen) -> Table:
-        """The table after an interval; ``before``: the state of the interval before, None where it is not known."""
+        """The table after an interval; ``before``: the state of the previous interval, None where it is unknown."""
 
     @abstractmethod
     def q(self, table: Table, now: Seen) -> dict[int, float]:
         """Q(s, a) of the actions that are possible now."""
 
     def explores(self, rng: np.random.Generator) -> bool:
-        """Whether any action is taken now instead of the best."""
+        """Whether to take a random action now instead of the best."""
         return False
 
     def cost(self, action: int, now: Seen) -> float:
@@ -103,10 +103,7 @@ class Learner(ABC):
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when ``targets`` names an operator that does not exist."""
-        for operator in self._named:
-            if operator not in operators:
-                hint = nearest(operator, operators)
-                raise OptionError(f"{self.name!r}: targets names {operator!r}, which is no operator; {hint}")
+        check_names(f"{self.name!r}: targets", self._named, operators)
 
     def initial(self) -> State:
         return {}
@@ -114,7 +111,7 @@ class Learner(ABC):
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         costs = known_costs(state.get("cost_s", {}), snapshot)
         bounds = self.bounds(snapshot, costs)
-        tables = dict(state.get("tables", {})) if state.get("bin") == self.bin else {}  # of other bins they say nothing
+        tables = dict(state.get("tables", {})) if state.get("bin") == self.bin else {}  # other bins do not fit
         wanted, scores = {}, {}
         for operator in snapshot.operators:
             name, bound = operator.name, bounds.get(operator.name)
@@ -131,12 +128,12 @@ class Learner(ABC):
             tables[name] = {**table, "last": [now.k, now.bin], "gain": gain}
             if action:
                 scores[name] = (q[0] - q[action]) / gain
-                wanted[name] = operator.degree + action, f"{_told(operator, bound, q)}, {how}: {operator.degree + action}"
+                wanted[name] = operator.degree + action, f"{_described(operator, bound, q)}, {how}: {operator.degree + action}"
         requests = tuple(replace(request, score=scores[request.operator]) for request in changes(snapshot, wanted))
         return {"bin": self.bin, "tables": tables, "cost_s": costs}, requests
 
     def bounds(self, snapshot: Snapshot, cost_s: Mapping[str, float]) -> dict[str, float]:
-        """R_max,op in ms: as it is set, else the operator's share of the run's target, or of the 1 s that ``tide`` aims at."""
+        """R_max,op in ms: the parameter, else the operator's share of the run's target, or of the 1 s that ``tide`` aims at."""
         names = [operator.name for operator in snapshot.operators]
         target_s = snapshot.target_s or DEFAULT_TARGET_S
         rest = dict.fromkeys(names, self.target_ms) if self.target_ms else shared_out(target_s, names, cost_s)
@@ -144,23 +141,10 @@ class Learner(ABC):
 
     @cached_property
     def _named(self) -> Mapping[str, float]:
-        found: dict[str, float] = {}
-        for part in filter(None, (part.strip() for part in self.targets.split(","))):
-            operator, _, text = (word.strip() for word in part.rpartition("="))
-            try:
-                bound = float(text)
-            except ValueError:
-                bound = math.nan
-            if not operator or not 0 < bound < math.inf:
-                allowed = "operator=milliseconds, with more than 0 of them"
-                raise OptionError(f"{self.name!r}: targets={self.targets!r}: {part!r} is not {allowed}")
-            if operator in found:
-                raise OptionError(f"{self.name!r}: targets={self.targets!r} names {operator!r} twice")
-            found[operator] = bound
-        return found
+        return by_operator(f"{self.name!r}: targets", self.targets, _bound, "milliseconds, with more than 0 of them")
 
     def _seen(self, operator: OperatorSnapshot, bound: float | None, slots: int | None) -> Seen | None:
-        most = min(operator.limit or self.most, slots or LARGEST, LARGEST)
+        most = min(operator.limit or self.most, slots or MAX_REPLICAS, MAX_REPLICAS)
         late = None if bound is None else _late(operator, bound)
         if operator.rate is None or late is None or most < 2:
             return None
@@ -168,20 +152,28 @@ class Learner(ABC):
         return Seen(k, int(min(operator.rate / self.bin, self.bins - 1)), late, most)
 
     def _choose(self, q: Mapping[int, float], rng: np.random.Generator) -> tuple[int, str]:
-        """Line 3: the best action, or one that is tried. Among equals rather no change, then rather more replicas."""
+        """Line 3: the best action, or a random one. Among equals no change comes first, then more replicas."""
         if self.explores(rng):
             return tuple(q)[rng.integers(len(q))], "tried"
         return min(q, key=lambda action: (q[action], abs(action), -action)), "the least"
 
 
+def _bound(word: str) -> float | None:
+    try:
+        bound = float(word)
+    except ValueError:
+        return None
+    return bound if 0 < bound < math.inf else None
+
+
 def _late(operator: OperatorSnapshot, bound_ms: float) -> bool | None:
-    """Whether the response time was above the bound; where no record came and none waited, none was late."""
+    """Whether the response time was above the bound; without arrivals and backlog, it was not."""
     if operator.latency_ms is not None:
         return operator.latency_ms > bound_ms
     return False if operator.rate == 0 and operator.backlog == 0 else None
 
 
-def _told(operator: OperatorSnapshot, bound: float | None, q: Mapping[int, float]) -> str:
+def _described(operator: OperatorSnapshot, bound: float | None, q: Mapping[int, float]) -> str:
     took = "nothing came" if operator.latency_ms is None else f"{operator.latency_ms:,.1f} ms of {bound:,.1f} ms"
     costs = ", ".join(f"{value:.3f} with {operator.degree + action}" for action, value in q.items())
     return f"input {operator.rate:,.0f}/s, {took}, expected cost {costs}"

@@ -1,6 +1,6 @@
-"""What policies read from snapshots: the cost of a record, how records spread over the graph, what arrives and what waits.
+"""Values from snapshots for policies: the cost of a record, how records spread over the graph, arrivals and backlogs.
 
-An interval in which an operator did nothing says nothing about it; then the values from before hold.
+In an interval without work of an operator, its previous values hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Shares = Mapping[str, Mapping[str, float]]
 
 
 def rounded_up(need: float) -> int:
-    """The next whole number. 3.0000000000000004 is 3: a rounding error in the last digit must not cost a replica."""
+    """The next whole number. 3.0000000000000004 is 3: a rounding error must not cost a replica."""
     return math.ceil(min(need, 1e9) - 1e-9)
 
 
@@ -37,8 +37,8 @@ def known_costs(before: Mapping[str, float], snapshot: Snapshot) -> dict[str, fl
 def shares(before: Shares, snapshot: Snapshot) -> dict[str, dict[str, float]]:
     """θ_i^p = λ_i^p/μ_p (equation 2c), of this interval or, where p processed nothing, from before.
 
-    μ_p is what p was done with, not what came to it: in table II O_1 got 100 records, worked off 40 older ones too, and sent
-    117 on, which is 84 % of 140. The only reader of a source gets all that the source has, also what it still holds back.
+    μ_p is what p processed, not its input: in table II O_1 got 100 records, processed 40 older ones too, and sent 117 on, which
+    is 84 % of 140. The only reader of a source gets all of its records, its backlog included.
     """
     readers = Counter(producer for operator in snapshot.operators for producer, _ in operator.inputs)
     processed = {operator.name: operator.served for operator in snapshot.operators}
@@ -56,15 +56,13 @@ def shares(before: Shares, snapshot: Snapshot) -> dict[str, dict[str, float]]:
 
 
 def arrival_rates(snapshot: Snapshot) -> dict[str, float]:
-    """λ_G by source, in records/s. Where the arrivals of a source are unknown, what was read of it stands in for them; a source
-    of which neither is known is left out.
-    """
+    """λ_G by source, in records/s. If a source's arrivals are unknown, its records read count; without both it is left out."""
     read = {source.name: source.rows / snapshot.interval_s for source in snapshot.sources if source.rows is not None}
     return read | {source.name: source.arrival_rate for source in snapshot.sources if source.arrival_rate is not None}
 
 
 def carried(snapshot: Snapshot, theta: Shares, sources: Mapping[str, float]) -> dict[str, float]:
-    """The input of every operator when the sources bring so much (equations 2a and 2b), as far as it is known."""
+    """The input of every operator for this input of the sources (equations 2a and 2b), as far as it is known."""
     amounts = dict(sources)
     for operator in snapshot.operators:
         edges = theta.get(operator.name, {})
@@ -74,7 +72,7 @@ def carried(snapshot: Snapshot, theta: Shares, sources: Mapping[str, float]) -> 
 
 
 def queues(snapshot: Snapshot) -> dict[str, float]:
-    """|q|: what waits at every operator and source, as far as it is known.
+    """|q|: the backlog of every operator and source, as far as it is known.
 
     In micro-batches the backlog of the sources is counted at the operators, each of which has its share of it.
     """
@@ -85,7 +83,7 @@ def queues(snapshot: Snapshot) -> dict[str, float]:
 
 
 def own_queue(operator: OperatorSnapshot, theta: Shares, queued: Mapping[str, float], snapshot: Snapshot) -> float | None:
-    """What waits for an operator: at itself, and its share of what waits at its sources; None where that is unknown."""
+    """The records that wait for an operator: its backlog, and its share of its sources'; None where that is unknown."""
     waiting, edges = queued.get(operator.name), theta.get(operator.name, {})
     for producer, _ in operator.inputs:
         if producer not in snapshot.by_name:

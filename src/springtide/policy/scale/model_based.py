@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from springtide.policy.scale.learning import ACTIONS, Learner, Seen, Table
+from springtide.policy.scale.learning import ACTIONS, EdfLearner, Seen, Table
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class ModelBased(Learner):
+class ModelBased(EdfLearner):
     """Algorithm 2: the estimates are updated, then one sweep over all states and actions.
 
     A table has ``moves``: from bin to bin, how often; ``late``: ĉ_u by k and bin, unweighted, so from 0 to 1; ``q``: by k and
@@ -91,11 +91,11 @@ def _counted(moves: Mapping[str, Mapping[str, int]], begin: int, end: int) -> di
     return {**moves, str(begin): {**ends, str(end): ends.get(str(end), 0) + 1}}
 
 
-def _fitted(kept: Any, shape: tuple[int, ...]) -> Floats:
-    """A table as it was kept, or zeros; when K_max or the bins have changed since, cut, or continued by what is at its edge."""
-    if kept is None:
+def _fitted(saved: Any, shape: tuple[int, ...]) -> Floats:
+    """A saved table, or zeros; after a change of K_max or the bins it is cut, or continued by the values at its edge."""
+    if saved is None:
         return np.zeros(shape)
-    table: Floats = np.array(kept)
+    table: Floats = np.array(saved)
     rows, columns = (np.minimum(np.arange(wanted), there - 1) for wanted, there in zip(shape[:2], table.shape[:2], strict=True))
     fitted: Floats = table[rows[:, None], columns]
     return fitted

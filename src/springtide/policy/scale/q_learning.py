@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy as np
 
 from springtide.policy.registry import parameter
-from springtide.policy.scale.learning import ACTIONS, Learner, Seen, Table
+from springtide.policy.scale.learning import ACTIONS, EdfLearner, Seen, Table
 
 
 @dataclass(frozen=True)
-class QLearning(Learner):
+class QLearning(EdfLearner):
     """Equation 2: Q(s, a) ← (1 − α)·Q(s, a) + α·(c + γ·min over a' of Q(s', a')), for the action that was carried out.
 
     A table has ``q``: by state, as "k,bin", the row of Q for −1, 0 and +1; a state that was never left is not in it.

@@ -1,13 +1,13 @@
-"""DABS-Storm's baseline `rlearning`: which degree was enough for which input rate is remembered and used again.
+"""DABS-Storm's baseline `rlearning`: it stores which degree was enough for which input rate, and uses it again.
 
 Kotto-Kombi, Lumineau, Lamarre, Rivetti, Busnel: DABS-Storm (2019), section 7.2: "mapping input rates to appropriate parallelism
 degrees at runtime", with a knowledge base that was "acquired through a training phase carried out using the test data streams".
-The input rate is cut into bins of 10 records/s. For a bin that is known the operator gets the degree that was enough, whatever
-waits in its queues; for one that is not, one step by the thresholds of `incremental`.
+The input rate is cut into bins of 10 records/s. In a known bin the operator gets the degree that was enough, whatever its
+backlog; in an unknown one its degree moves a step by the thresholds of `incremental`.
 
-Two things differ from the authors' code. What is learnt is used at once, not in the next run only. And a degree was enough when
-the operator was neither too busy nor too idle with it; the code asks for input over executed of at most 1, the highest of which
-is the least degree that kept up: here, too, the least degree that was enough is kept.
+Two things differ from the authors' code. Knowledge is used at once, not in the next run only. And a degree was enough when the
+operator was neither too busy nor too idle with it; the code requires input over executed of at most 1, the highest of which is
+the least degree that kept up: here, too, the least degree that was enough is stored.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from springtide.errors import OptionError, nearest
+from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
+from springtide.policy.by_operator import check_names
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 from springtide.policy.scale.incremental import ordered, step
 
 Degrees = Mapping[str, int]
-"""By bin, as a text, the least degree that was enough."""
+"""By bin, as text, the least degree that was enough."""
 
 
 @dataclass(frozen=True)
 class RLearning:
-    """The degree that was enough for the mean input of the last ``window``, else one step up or down.
+    """The degree that was enough for the mean input of the last ``window``, else a step up or down.
 
-    The interval in which a degree is new teaches nothing: it has the pause of the change in it. A degree that is found to be
-    too small or too large for its bin is forgotten, and learnt again step by step.
+    Nothing is learnt in the first interval of a degree, which contains the pause of the change. A degree that is too small or
+    too large for its bin is removed, and learnt again step by step.
 
-    The state has ``degrees``: by operator and bin the degree that was enough; ``seen``: by operator what the last intervals
-    showed.
+    The state has ``degrees``: by operator and bin the degree that was enough; ``seen``: by operator the last measurements.
     """
 
     kind: ClassVar[str] = "scale"
@@ -47,10 +47,10 @@ class RLearning:
     source: ClassVar[str] = "DABS-Storm, section 7.2"
     summary: ClassVar[str] = "the degree that was enough when the input was the same, else one step"
 
-    bin: float = parameter(10.0, "records/s", 1e-6, help="input rates are told apart by so much")
+    bin: float = parameter(10.0, "records/s", 1e-6, help="the width of a bin of input rates")
     low: float = parameter(0.2, minimum=0, help="a utilisation below it is too low")
     high: float = parameter(0.8, minimum=0, help="a utilisation above it is too high")
-    window: float = parameter(60.0, "s", 0, help="the input is averaged over so long; 0: over the interval")
+    window: float = parameter(60.0, "s", 0, help="the input is averaged over this time; 0: over the interval")
     known: str = parameter("", help="learnt beforehand, such as: enrich 0:1 40:3; classify 0:2 (records/s:degree)")
 
     def __post_init__(self) -> None:
@@ -79,16 +79,13 @@ class RLearning:
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when ``known`` names an operator that does not exist."""
-        for operator in self._known:
-            if operator not in operators:
-                hint = nearest(operator, operators)
-                raise OptionError(f"'rlearning': known names {operator!r}, which is no operator; {hint}")
+        check_names("'rlearning': known", self._known, operators)
 
     def initial(self) -> State:
         return {"bin": self.bin, "degrees": {name: dict(rules) for name, rules in self._known.items()}, "seen": {}}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
-        before = state if state.get("bin") == self.bin else self.initial()  # of other bins a state says nothing
+        before = state if state.get("bin") == self.bin else self.initial()  # a state with other bins does not fit
         degrees, seen = dict(before["degrees"]), dict(before["seen"])
         wanted, at = {}, snapshot.at if math.isfinite(snapshot.at) else 0.0
         for operator in snapshot.operators:
@@ -104,7 +101,7 @@ class RLearning:
         return {"bin": self.bin, "degrees": degrees, "seen": seen}, changes(snapshot, wanted)
 
     def _degree(self, known: Degrees, operator: OperatorSnapshot, mean: float) -> tuple[int, str]:
-        """The degree that is wanted, and why."""
+        """The wanted degree, and why."""
         enough = known.get(self._bin(mean))
         if enough is not None:
             return enough, f"input {mean:,.1f}/s, for which {enough} was enough"
@@ -113,7 +110,7 @@ class RLearning:
         return degree, f"input {mean:,.1f}/s, for which no degree is known, {used} busy: {degree}"
 
     def _learnt(self, known: Degrees, operator: OperatorSnapshot, backlog: int | None) -> Degrees:
-        """What is known after an interval that was spent at one degree; ``backlog``: what waited when it began."""
+        """The knowledge after an interval without a change of the degree; ``backlog``: at its begin."""
         if operator.rate is None or operator.utilisation is None:
             return known
         its_bin, degree = self._bin(operator.rate), operator.degree
@@ -122,13 +119,13 @@ class RLearning:
         if verdict == 0 or (verdict < 0 and degree == 1):
             return {**known, its_bin: min(enough, degree)}
         drains = operator.backlog is not None and backlog is not None and operator.backlog < backlog
-        wrong = enough >= degree if verdict < 0 else enough <= degree and not drains  # then it is busy with what came before
-        return {other: kept for other, kept in known.items() if not (wrong and other == its_bin)}
+        wrong = enough >= degree if verdict < 0 else enough <= degree and not drains  # a draining backlog explains the load
+        return {other: least for other, least in known.items() if not (wrong and other == its_bin)}
 
     def _recent(self, last: Mapping[str, Any] | None, at: float, rate: float) -> list[list[float]]:
-        """When and how much, within the window; times that are yet to come are of another run."""
-        kept = last["rates"] if last is not None else []
-        return [pair for pair in kept if at - self.window < pair[0] < at] + [[at, rate]]
+        """Times and rates within the window; times in the future are those of another run."""
+        before = last["rates"] if last is not None else []
+        return [pair for pair in before if at - self.window < pair[0] < at] + [[at, rate]]
 
     def _bin(self, rate: float) -> str:
         return str(int(min(rate / self.bin, 1e9)))

@@ -1,4 +1,4 @@
-"""Degrees by time: for demonstrations, for tests of reconfiguration, and for loads that are known."""
+"""Degrees by time: for demonstrations, tests of reconfiguration, and known loads."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import ClassVar
 
 import numpy as np
 
-from springtide.errors import OptionError, nearest
+from springtide.errors import OptionError
 from springtide.model.duration import seconds
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
+from springtide.policy.by_operator import check_names
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 
 ALL = "*"
-"""The name that stands for every operator without a line of its own."""
+"""The name of every operator without its own line."""
 
 Steps = tuple[tuple[float, int], ...]
-"""From so many seconds on, so many replicas."""
+"""(second, degree): the degree from that second on."""
 
 
 @dataclass(frozen=True)
 class Scripted:
-    """Plays a script: for each operator, from which second on it has which degree.
+    """Plays a script of degrees.
 
-    ``script``: ``operator second:degree second:degree …``, one operator after another with ``;`` between
-    them; ``*`` is every operator without a line of its own. Before its first step, and without a line, an
-    operator keeps the degree that it has. ``repeat``: the script starts again after so many seconds; 0 plays
-    it once and stays at its end.
+    ``script``: ``operator second:degree second:degree …``, with ``;`` between operators; ``*`` is every operator without its
+    own line. Before its first step, and without a line, an operator's degree does not change. ``repeat``: the script starts
+    again after this many seconds; 0 plays it once and stays at its end.
 
     >>> play = Scripted("enrich 0:1 10:3 20:6; * 0:1 20:2", repeat=30)
     >>> [play.wanted("enrich", at) for at in (0, 9.9, 10, 29, 31)]
@@ -43,10 +43,10 @@ class Scripted:
     kind: ClassVar[str] = "scale"
     name: ClassVar[str] = "scripted"
     source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "degrees by time, as a script says"
+    summary: ClassVar[str] = "degrees by time, from a script"
 
     script: str = parameter("* 0:1", help="such as: enrich 0:1 10:3 20:6; * 0:1 (second:degree; * is all others)")
-    repeat: float = parameter(0.0, "s", 0, help="start again after so long; 0 plays the script once")
+    repeat: float = parameter(0.0, "s", 0, help="start again after this time; 0 plays the script once")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -71,16 +71,13 @@ class Scripted:
         return max((step for step in steps if step[0] <= time), default=None)
 
     def wanted(self, operator: str, at: float) -> int | None:
-        """The degree ``at`` seconds after the start; None when the script leaves the operator alone."""
+        """The degree ``at`` seconds after the start; None without a step."""
         step = self._step(operator, at)
         return None if step is None else step[1]
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when the script names an operator that does not exist."""
-        for operator in self._steps:
-            if operator != ALL and operator not in operators:
-                hint = nearest(operator, [*operators, ALL])
-                raise OptionError(f"'scripted': the script names {operator!r}, which is no operator; {hint}")
+        check_names("'scripted': the script", self._steps, [*operators, ALL])
 
     def initial(self) -> State:
         return {}

@@ -20,7 +20,7 @@ from springtide.policy.scale import State, changes
 from springtide.policy.scale.queueing import shared_out
 
 _MOST_AT_ONCE = 1_000
-"""Executors, where nobody bounds the slots: a batch that took a thousand times too long has stalled."""
+"""Limits the executors added at once where slots are unlimited: a batch that took a thousand times too long has stalled."""
 
 
 @dataclass(frozen=True)

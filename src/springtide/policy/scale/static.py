@@ -1,4 +1,4 @@
-"""Degrees that never change: the baseline for every other policy, and the way to pin what was found."""
+"""Degrees that never change: the baseline for every other policy, and a way to pin degrees."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from springtide.errors import OptionError, nearest
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
+from springtide.policy.by_operator import by_operator, check_names
 from springtide.policy.registry import parameter, validate
 from springtide.policy.scale import State, changes
 
 
 @dataclass(frozen=True)
 class Static:
-    """Every operator gets ``degree`` replicas, or what ``degrees`` says for it.
-
-    It asks for the difference between that and what an operator has, and is silent once there is none.
+    """Every operator gets ``degree`` replicas, or its number in ``degrees``. It requests nothing for operators that have it.
 
     >>> Static(degree=2, degrees="enrich=4, classify=1").wanted("enrich")
     4
@@ -40,27 +38,15 @@ class Static:
 
     @cached_property
     def _by_name(self) -> Mapping[str, int]:
-        found: dict[str, int] = {}
-        for part in filter(None, (part.strip() for part in self.degrees.split(","))):
-            operator, _, degree = (word.strip() for word in part.rpartition("="))
-            if not operator or not degree.isdecimal() or int(degree) < 1:
-                allowed = "operator=degree with a degree of 1 or more"
-                raise OptionError(f"'static': degrees={self.degrees!r}: {part!r} is not {allowed}")
-            if operator in found:
-                raise OptionError(f"'static': degrees={self.degrees!r} names {operator!r} twice")
-            found[operator] = int(degree)
-        return found
+        return by_operator("'static': degrees", self.degrees, _degree, "degree with a degree of 1 or more")
 
     def wanted(self, operator: str) -> int:
-        """The degree that an operator is to have."""
+        """The degree of an operator."""
         return self._by_name.get(operator, self.degree)
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when ``degrees`` names an operator that does not exist."""
-        for operator in self._by_name:
-            if operator not in operators:
-                hint = nearest(operator, operators)
-                raise OptionError(f"'static': degrees names {operator!r}, which is no operator; {hint}")
+        check_names("'static': degrees", self._by_name, operators)
 
     def initial(self) -> State:
         return {}
@@ -71,3 +57,7 @@ class Static:
             for o in snapshot.operators
         }
         return state, changes(snapshot, wanted)
+
+
+def _degree(word: str) -> int | None:
+    return int(word) if word.isdecimal() and int(word) >= 1 else None

@@ -1,4 +1,4 @@
-"""EDF's threshold policy: one replica more above a utilisation, one less when the others can carry the work.
+"""EDF's threshold policy: a replica more above a utilisation, a replica less when the others can carry the work.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), section
 5.1. Each operator is judged by itself, and a request's score tells how far its utilisation U is from where it should be:
@@ -71,8 +71,8 @@ class Threshold:
         return None
 
     def _used(self, operator: OperatorSnapshot) -> float | None:
-        """U, at most 1. Of replicas that are not all known the highest is not known either; then it is the mean."""
+        """U, at most 1. If a replica's utilisation is unknown, so is the highest; then U is the mean."""
         each = [replica.utilisation for replica in operator.replicas]
-        known = [one for one in each if one is not None]
+        known = [share for share in each if share is not None]
         used = max(known) if self.which == "max" and known and len(known) == len(each) else operator.utilisation
         return None if used is None else min(1.0, used)

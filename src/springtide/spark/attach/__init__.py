@@ -1,1 +1,1 @@
-"""Scaling the executors under a query that somebody else wrote, from what Spark tells of it."""
+"""Scales the executors of any streaming query, by what Spark reports about it."""

@@ -1,4 +1,4 @@
-"""When more executors cannot help: what it is, by which numbers, and what to change."""
+"""Explains why more executors cannot help: the cause, the numbers, and the remedy."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from springtide.policy.scale.tide.replay import BATCH_LATENCY
-from springtide.spark.attach.batches import SKEW, Batch
+from springtide.spark.attach.batches import SKEW, QueryBatch
 
 LAST = 5
-"""Batches that are looked at; what is told was so in most of them, in three at least."""
+"""Look at this many recent batches. Advice has to apply to most of them, and to at least three."""
 OUTSIDE = 0.5
-"""The part of a batch outside of jobs from which on the driver is what takes the time."""
+"""The driver is the bottleneck if at least this part of a batch is outside of jobs."""
 SHORT = 0.25
-"""A batch that takes less of the target than this is none to worry about."""
+"""Ignore batches that take less than this part of the target."""
 MOST_WORK = 0.5
-"""What a stage has of the batch's work to be worth a word."""
+"""Ignore stages with less than this part of the batch's work."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Advice:
     text: str
 
 
-def advise(batches: Sequence[Batch], most_slots: int, target_s: float, fixed_s: float) -> tuple[Advice, ...]:
-    """What holds now of the last batches that had records and took their time. ``fixed_s``: what they take beside work."""
+def advise(batches: Sequence[QueryBatch], most_slots: int, target_s: float, fixed_s: float) -> tuple[Advice, ...]:
+    """The advice for the last long batches with records. ``fixed_s``: the time that a batch takes beside its work."""
     recent = [batch for batch in batches if batch.rows and batch.duration_s >= SHORT * target_s][-LAST:]
     found = []
     for kind, rule in RULES.items():
@@ -47,7 +47,7 @@ def _target(target_s: float, fixed_s: float) -> str:
     )
 
 
-def _skew(batch: Batch, most_slots: int) -> str | None:
+def _skew(batch: QueryBatch, most_slots: int) -> str | None:
     stage = batch.main_stage
     if stage is None or not stage.skewed or stage.longest_s is None or stage.longest_s < SHORT * batch.duration_s:
         return None
@@ -58,7 +58,7 @@ def _skew(batch: Batch, most_slots: int) -> str | None:
     )
 
 
-def _partitions(batch: Batch, most_slots: int) -> str | None:
+def _partitions(batch: QueryBatch, most_slots: int) -> str | None:
     stage = batch.main_stage
     if stage is None or stage.tasks > 1 or most_slots < 2 or stage.work_s < MOST_WORK * (batch.busy_s or 0.0):
         return None
@@ -69,7 +69,7 @@ def _partitions(batch: Batch, most_slots: int) -> str | None:
     )
 
 
-def _driver(batch: Batch, most_slots: int) -> str | None:
+def _driver(batch: QueryBatch, most_slots: int) -> str | None:
     if batch.in_jobs_s is None or batch.duration_s - batch.in_jobs_s < OUTSIDE * batch.duration_s:
         return None
     outside = batch.duration_s - batch.in_jobs_s
@@ -80,7 +80,7 @@ def _driver(batch: Batch, most_slots: int) -> str | None:
     )
 
 
-def _state(batch: Batch, most_slots: int) -> str | None:
+def _state(batch: QueryBatch, most_slots: int) -> str | None:
     partitions = batch.state_partitions
     if partitions is None or partitions >= most_slots:
         return None
@@ -91,7 +91,7 @@ def _state(batch: Batch, most_slots: int) -> str | None:
     )
 
 
-RULES: Mapping[str, Callable[[Batch, int], str | None]] = {
+RULES: Mapping[str, Callable[[QueryBatch, int], str | None]] = {
     "skew": _skew,
     "partitions": _partitions,
     "driver": _driver,

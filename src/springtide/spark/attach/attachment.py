@@ -1,4 +1,4 @@
-"""A policy beside somebody else's query: the control loop of a run, around a query that knows nothing of it."""
+"""Runs a policy's control loop for any streaming query, without changes to the query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from springtide.control.decider import Decider
 from springtide.control.loop import ControlLoop
 from springtide.control.ports import Clock, PolicyHost
-from springtide.control.switch import Fixed, Mode
+from springtide.control.switch import FixedMode, Mode
 from springtide.model.snapshot import Snapshot
 from springtide.policy.scale import State
 from springtide.spark.attach import history
@@ -24,22 +24,22 @@ log = logging.getLogger("springtide.attach")
 
 
 class Attachment:
-    """``springtide.attach`` returns it. ``detach()``, or the end of a ``with`` block, leaves the executors as they were.
+    """The result of ``springtide.attach``. ``detach()``, or the end of a ``with`` block, restores the number of executors.
 
-    ``automatic``: made by ``springtide submit``, for an application that may yet attach by itself.
+    ``automatic``: made by ``springtide submit``, for an application that may still attach by itself.
     """
 
     def __init__(
         self, query: WatchedQuery, host: PolicyHost, executors: SharedExecutors, goal: Goal, clock: Clock,
         key: str | None = None, automatic: bool = False, state: State | None = None,
     ) -> None:  # fmt: skip
-        """``clock`` tells seconds since 1970, as the query's progress does. ``key``: what tells the query from others.
-        ``state``: what the policy has learned before. The host is closed when the attachment ends."""
+        """``clock``: seconds since 1970, as in the query's progress. ``key``: identifies the query among others. ``state``:
+        the policy's knowledge from earlier runs. The end of the attachment closes the host."""
         self.automatic = automatic
         self._query, self._executors, self._key = query, executors, key or query.name
         self._decider = Decider(
             host, record=self._record, clock=clock, state=state, subject=f"query {query.name}: ",
-            switch=Fixed(Mode.DRY_RUN if goal.dry_run else Mode.ON),
+            switch=FixedMode(Mode.DRY_RUN if goal.dry_run else Mode.ON),
         )  # fmt: skip
         self._plans = QueryPlans(query, self._decider, executors, goal, clock, self._key)
         self._loop = ControlLoop(
@@ -50,22 +50,22 @@ class Attachment:
 
     @property
     def wanted(self) -> int:
-        """The executors that the policy wants now; in a dry run, that it would want."""
+        """The executors that the policy requests now, or would request in a dry run."""
         return self._plans.wanted
 
     @property
     def advice(self) -> tuple[Advice, ...]:
-        """Why more executors cannot help, where they cannot."""
+        """The reasons why more executors cannot help, if there are any."""
         return self._plans.advice
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """What was last measured."""
+        """The latest measurements."""
         return self._loop.snapshot
 
     @property
     def active(self) -> bool:
-        """Whether it still looks after the query."""
+        """Whether it still controls the query's executors."""
         return self._loop.active
 
     def start(self) -> Attachment:
@@ -76,15 +76,15 @@ class Attachment:
         return self
 
     def cycle(self) -> None:
-        """Measure, decide, and have the executors follow."""
+        """Measure, decide, and request executors."""
         self._loop.cycle()
 
     def detach(self) -> None:
-        """Ask for the executors that were there before, and watch no more. May be called again."""
+        """Request the previous number of executors, and stop. May be called repeatedly."""
         self._leave("detached")
 
     def history(self) -> Any:
-        """A pandas DataFrame with a line for every batch, and every change in between; ``docs/attach.md`` has its columns."""
+        """A pandas DataFrame with a row for every batch, and every change in between; columns: ``docs/attach.md``."""
         return history.frame(list(self._plans.rows))
 
     def __enter__(self) -> Attachment:
@@ -94,7 +94,7 @@ class Attachment:
         self.detach()
 
     def _record(self, entry: Mapping[str, object]) -> None:
-        """The history gets the reasons of refusals; what a dry run would do is in its column of what is wanted."""
+        """Collect the reasons of refusals for the history."""
         if "refused" in entry:
             self._plans.refusals.append(str(entry["reason"]))
 

@@ -1,4 +1,4 @@
-"""A batch of any streaming query, from its progress document and from what its stages did."""
+"""A batch of any streaming query, from its progress document and its stages."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 SKEW = 3.0
-"""How many times the median a stage's longest task takes before the stage counts as skewed."""
+"""A stage is skewed if its longest task takes at least this many times the median."""
 GAIN = 1.05
-"""Slots that would shorten a batch by less than a twentieth are of no use."""
+"""Slots that shorten a batch by less than a twentieth are not useful."""
 MORE_WORK = 2.0
-"""What a batch that uses all slots has of the work at which a limit was learned when the limit no longer holds. Files come in
-twos at night and in hundreds by day, and Spark then packs them into as many partitions as there are slots."""
+"""A batch that uses all slots for at least this many times the work of a learned limit ends the limit. There may be two files
+at night and hundreds by day, which Spark then packs into as many partitions as there are slots."""
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage of a batch. ``longest_s`` and ``median_s`` are of its tasks; they are asked for where most of the work is."""
+class BatchStage:
+    """One stage of a batch. ``longest_s`` and ``median_s``: of its tasks; known only for the stage with the most work."""
 
     tasks: int
     work_s: float
@@ -31,18 +31,18 @@ class Stage:
         return bool(self.tasks > 1 and self.longest_s and self.median_s and self.longest_s >= SKEW * self.median_s)
 
     def span_s(self, slots: int) -> float:
-        """How long it takes with so many slots: all of them work, unless one task is much longer than the others."""
+        """Its duration with this many slots, which all work unless one task is much longer than the others."""
         return max(self.work_s / max(1, min(slots, self.tasks)), (self.longest_s or 0.0) if self.skewed else 0.0)
 
 
 @dataclass(frozen=True)
-class Batch:
+class QueryBatch:
     """One batch. Times are in seconds, ``started`` since 1970.
 
-    ``unread``: the records that were there when it was planned, and were left for a later one; None where the source does
-    not tell. ``state_partitions``: the fewest partitions that a stateful operator of it has. ``stages``: None when Spark has
-    forgotten them. ``in_jobs_s``: for how long jobs ran; the rest of the time only the driver worked. ``slots``: the fewest
-    that were there while it ran, as far as somebody looked.
+    ``unread``: the records that were available when it was planned but left for later batches; None if the source does not
+    report them. ``state_partitions``: the fewest partitions of any of its stateful operators. ``stages``: None if Spark has
+    forgotten them. ``in_jobs_s``: the time in which jobs ran; in the rest only the driver worked. ``slots``: the fewest that
+    were observed while it ran.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Batch:
     rows_out: int | None = None
     unread: int | None = None
     state_partitions: int | None = None
-    stages: tuple[Stage, ...] | None = None
+    stages: tuple[BatchStage, ...] | None = None
     in_jobs_s: float | None = None
     slots: int | None = None
 
@@ -65,19 +65,19 @@ class Batch:
         return None if self.stages is None else sum(stage.work_s for stage in self.stages)
 
     @property
-    def main_stage(self) -> Stage | None:
+    def main_stage(self) -> BatchStage | None:
         """The stage with the most work."""
         return max(self.stages or (), key=lambda stage: stage.work_s, default=None)
 
 
-def from_progress(document: Mapping[str, Any]) -> Batch:
-    """The batch that a query's progress tells of, without its stages."""
+def from_progress(document: Mapping[str, Any]) -> QueryBatch:
+    """The batch in a query's progress document, without its stages."""
     sources = document.get("sources") or ()
     sent = (document.get("sink") or {}).get("numOutputRows")
     durations = document.get("durationMs") or {}
     took = document.get("batchDuration", durations.get("triggerExecution", 0))
-    states = [int(one.get("numShufflePartitions") or 0) for one in document.get("stateOperators") or ()]
-    return Batch(
+    states = [int(operator.get("numShufflePartitions") or 0) for operator in document.get("stateOperators") or ()]
+    return QueryBatch(
         number=int(document["batchId"]),
         started=datetime.fromisoformat(document["timestamp"]).timestamp(),
         duration_s=took / 1000,
@@ -89,10 +89,10 @@ def from_progress(document: Mapping[str, Any]) -> Batch:
 
 
 def unread(source: Mapping[str, Any]) -> int | None:
-    """What a source had when the batch was planned, beyond what the batch read: of Kafka by its offsets.
+    """The records that were available when the batch was planned but that it did not read, by Kafka's offsets.
 
-    Other sources' offsets are not numbers of records (the rate source's are seconds). Where theirs is the latest, nothing
-    was left.
+    Other sources' offsets do not count records (the rate source's are seconds); if their end offset is the latest, nothing is
+    unread.
 
     >>> unread({"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"0": 7}}, "latestOffset": {"t": {"0": 9, "1": 3}}})
     5
@@ -111,12 +111,12 @@ def unread(source: Mapping[str, Any]) -> int | None:
     )
 
 
-def useful_slots(stages: Sequence[Stage]) -> int | None:
-    """The fewest slots with which a batch's stages take no longer than with any number of them, but for a twentieth.
+def useful_slots(stages: Sequence[BatchStage]) -> int | None:
+    """The fewest slots with which a batch's stages take at most a twentieth longer than with any number of slots.
 
-    A stage uses no more slots than it has tasks, and more slots do not shorten its longest task.
+    A stage uses at most one slot a task, and more slots do not shorten its longest task.
 
-    >>> useful_slots([Stage(tasks=4, work_s=8.0), Stage(tasks=200, work_s=0.1)])
+    >>> useful_slots([BatchStage(tasks=4, work_s=8.0), BatchStage(tasks=200, work_s=0.1)])
     4
     """
     widest = max((stage.tasks for stage in stages if stage.work_s > 0), default=0)
@@ -128,7 +128,7 @@ def useful_slots(stages: Sequence[Stage]) -> int | None:
 
 
 class Use(NamedTuple):
-    """Of one batch: the slots that were of use, those that were there, and the time of its tasks."""
+    """Of one batch: the useful slots, the available slots, and the time of its tasks."""
 
     useful: int
     there: int
@@ -136,18 +136,18 @@ class Use(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """The most slots that a query can use, as seen in batches of up to ``work_s``."""
+    """The most slots that a query can use, learned from batches of up to ``work_s``."""
 
     slots: int
     work_s: float
 
 
 def learned_limit(before: Limit | None, seen: Sequence[Use]) -> Limit | None:
-    """The most slots that the query can use, as far as that is known.
+    """The most slots that the query can use, if known.
 
-    It is known when there were more slots than were of use. Otherwise it is not: a file source makes as many partitions as
-    there are slots, so the tasks of now do not tell those of later. What was learned holds until a batch can use more, or
-    uses all that are there for ``MORE_WORK`` times the work.
+    It is known if there were more slots than useful ones. Otherwise it is not: a file source makes as many partitions as there
+    are slots, so that later batches may have more tasks. A limit holds until a batch can use more slots, or uses all available
+    slots for ``MORE_WORK`` times the work.
 
     >>> few = learned_limit(None, [Use(2, 6, 1.0), Use(1, 6, 0.5)])
     >>> few, learned_limit(few, [Use(2, 2, 1.9)]) == few
@@ -157,18 +157,18 @@ def learned_limit(before: Limit | None, seen: Sequence[Use]) -> Limit | None:
     """
     if not seen:
         return before
-    useful, there = max(one.useful for one in seen), min(one.there for one in seen)
+    useful, there = max(use.useful for use in seen), min(use.there for use in seen)
     if useful < there:
-        work_s = max(one.work_s for one in seen)
+        work_s = max(use.work_s for use in seen)
         return Limit(useful, max(work_s, before.work_s) if before is not None and before.slots == useful else work_s)
     if before is None or useful > before.slots:
         return None
-    outgrown = any(one.useful >= one.there and one.work_s >= MORE_WORK * before.work_s for one in seen)
+    outgrown = any(use.useful >= use.there and use.work_s >= MORE_WORK * before.work_s for use in seen)
     return None if outgrown else before
 
 
 def union_s(spans: Sequence[tuple[float, float]]) -> float:
-    """For how long at least one of these was going on.
+    """The time that these spans cover together.
 
     >>> union_s([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
     4.0

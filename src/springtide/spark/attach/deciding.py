@@ -1,4 +1,4 @@
-"""Where an attachment's policy decides: in a process of its own, with a watchdog that starts it again."""
+"""Hosts an attachment's policy in a process of its own, which a watchdog restarts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from springtide.control.ports import PolicyHost
 from springtide.policy.scale import ScalePolicy
 
 ANSWER_S = 2.0
-"""How long a cycle waits for a decision. No batch waits for it; a later answer serves the next cycle."""
+"""Limits the wait of a cycle for a decision. No batch waits for it; a later answer serves the next cycle."""
 
 
 def hosted(spec: Spec, here: ScalePolicy) -> PolicyHost:
-    """The policy in its process; ``here``, in the attachment's own thread, where it cannot be moved to one."""
+    """The policy in its own process; or ``here``, in the attachment's thread, if it cannot be moved."""
     return RemotePolicy(spec, Patience(answer_s=ANSWER_S)) if spec.movable else InThread(here)

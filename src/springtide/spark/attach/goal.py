@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from springtide.control.fleet import Limits
-from springtide.spark.attach.batches import Batch
+from springtide.spark.attach.batches import QueryBatch
 
 
 class WatchedQuery(Protocol):
@@ -18,7 +18,7 @@ class WatchedQuery(Protocol):
         """Why it is no longer active; None while it is."""
         ...
 
-    def new_batches(self) -> list[Batch]:
+    def new_batches(self) -> list[QueryBatch]:
         """Those that ended since the last time, the oldest first; when asked first, the last one."""
         ...
 

@@ -1,4 +1,4 @@
-"""What an attachment saw and did, as a table."""
+"""The measurements and decisions of an attachment, as a table."""
 
 from __future__ import annotations
 
@@ -9,35 +9,24 @@ from typing import Any
 from springtide.errors import SetupError
 from springtide.model.snapshot import Snapshot
 from springtide.spark.attach.advice import Advice
-from springtide.spark.attach.batches import Batch
+from springtide.spark.attach.batches import QueryBatch
 
-KEPT = 10_000
-"""Batches: 3 hours of one a second."""
+RETAINED_BATCHES = 10_000
+"""Limits the rows: 3 hours with a batch a second."""
 COLUMNS = (
-    "time",
-    "batch",
-    "rows",
-    "rate",
-    "batch_s",
-    "busy_s",
-    "backlog",
-    "latency_ms",
-    "executors",
-    "wanted",
-    "reason",
-    "advice",
-)
+    "time", "batch", "rows", "rate", "batch_s", "busy_s", "backlog", "latency_ms", "executors", "wanted", "reason", "advice",
+)  # fmt: skip
 
 
 def row(
-    batch: Batch, measured: Snapshot, executors: int, wanted: int, reason: str, advice: Sequence[Advice]
+    batch: QueryBatch, measured: Snapshot, executors: int, wanted: int, reason: str, advice: Sequence[Advice]
 ) -> Mapping[str, Any]:  # fmt: skip
-    """One batch, with the numbers that were decided on when it was seen."""
+    """The row of a batch, with the measurements and the decision of its cycle."""
     return {
         "time": batch.ended, "batch": batch.number, "rows": batch.rows, "rate": measured.rate, "batch_s": batch.duration_s,
         "busy_s": batch.busy_s, "backlog": measured.backlog,
         "latency_ms": None if measured.latency is None else measured.latency.mean,
-        "executors": executors, "wanted": wanted, "reason": reason, "advice": "; ".join(one.text for one in advice),
+        "executors": executors, "wanted": wanted, "reason": reason, "advice": "; ".join(item.text for item in advice),
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""From the batches of a query to the snapshot that a policy reads: one operator, which is the whole query."""
+"""Makes a policy's snapshot from the batches of a query; the whole query is one operator."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from springtide.model.plan import Plan
 from springtide.model.report import Latency, latency_of
 from springtide.model.snapshot import NodeSnapshot, OperatorSnapshot, Snapshot, SourceSnapshot
-from springtide.spark.attach.batches import Batch
+from springtide.spark.attach.batches import QueryBatch
 
 SOURCE = "input"
-"""The name of all sources of the query together."""
+"""The name of the query's sources, which count as one."""
 QUANTILES = tuple((part + 0.5) / 10 for part in range(10))
 
 
 def snapshot(
-    name: str, batches: Sequence[Batch], *, at: float, degree: int, there: int, limit: int | None,
+    name: str, batches: Sequence[QueryBatch], *, at: float, degree: int, there: int, limit: int | None,
     trigger_s: float, target_s: float, most: int, starting_s: float, nodes: tuple[NodeSnapshot, ...] = (),
 ) -> Snapshot:  # fmt: skip
-    """What the batches after the first one did, with the records that came since the first one began.
+    """The snapshot of all batches but the first, whose start begins the interval.
 
-    A batch reads what came up to its start, so time counts from start to start. Utilisation is then the work that came by the
-    slots' time: above 1 while batches grow. ``degree``: the slots that were granted; ``there``: those that were there;
-    ``most``: those that may be.
+    A batch reads the records that arrived before its start, so time counts from start to start. Utilisation is then the
+    arrived work by the slots' time: above 1 while batches grow. ``degree``: the granted slots; ``there``: the available
+    slots; ``most``: their limit.
     """
     before, done = batches[0], batches[1:]
     covered = max(0.0, done[-1].started - before.started)
@@ -47,45 +47,45 @@ def snapshot(
     )  # fmt: skip
 
 
-def fixed_s(batches: Sequence[Batch], slots: int) -> float:
-    """What a batch takes beside its work, which no executor shortens: the least of those that had records; 0 if not known."""
-    told = [batch for batch in batches if batch.rows and batch.busy_s is not None]
-    rest = [batch.duration_s - (batch.busy_s or 0.0) / (batch.slots or slots) for batch in told]
+def fixed_s(batches: Sequence[QueryBatch], slots: int) -> float:
+    """The time of a batch beside its work, which no executor shortens: the least of the batches with records; 0 if unknown."""
+    known = (batch for batch in batches if batch.rows and batch.busy_s is not None)
+    rest = [batch.duration_s - (batch.busy_s or 0.0) / (batch.slots or slots) for batch in known]
     return max(0.0, min(rest, default=0.0))
 
 
-def _busy_s(batches: Sequence[Batch]) -> float | None:
-    """The work of the batches. Of those whose stages Spark has forgotten, as much by the record as of the others."""
+def _busy_s(batches: Sequence[QueryBatch]) -> float | None:
+    """The work of the batches, estimated by the record for those whose stages Spark has forgotten."""
     known = [batch for batch in batches if batch.busy_s is not None]
-    busy, rows, told = sum(batch.busy_s or 0.0 for batch in known), sum(b.rows for b in batches), sum(b.rows for b in known)
+    busy, known_rows = sum(batch.busy_s or 0.0 for batch in known), sum(batch.rows for batch in known)
     if len(known) == len(batches):
         return busy
-    return busy * rows / told if told else None
+    return busy * sum(batch.rows for batch in batches) / known_rows if known_rows else None
 
 
-def latency(batches: Sequence[Batch], trigger_s: float) -> Latency | None:
-    """An estimate: progress does not tell when records were created.
+def latency(batches: Sequence[QueryBatch], trigger_s: float) -> Latency | None:
+    """An estimate, since progress has no creation times of records.
 
-    A record waits for its batch to start, from no time to as long as records were gathered, then for the batch to end, and
-    before that for what the source held back, at the speed at which it was read. Records are gathered since the batch before
-    began, but not while nothing came: at most for that batch's duration, or for the trigger interval if that is longer.
+    A record waits for the unread records before it, at the rate of reading, then for its batch to start, up to the whole time
+    in which the batch's records gathered, and then for the batch to end. Records gather from the start of the batch before,
+    at most for that batch's duration or the trigger interval, whichever is longer, since nothing arrives in an idle time.
     """
     waits: list[tuple[float, float]] = []
     for before, batch in itertools.pairwise(batches):
         period = batch.started - before.started
         gathered = max(0.0, min(period, max(trigger_s, before.duration_s)))
-        held = (batch.unread or 0) * period / batch.rows if batch.rows and period > 0 else 0.0
-        waits += [(held + part * gathered + batch.duration_s, batch.rows / len(QUANTILES)) for part in QUANTILES if batch.rows]
+        ahead = (batch.unread or 0) * period / batch.rows if batch.rows and period > 0 else 0.0
+        waits += [(ahead + part * gathered + batch.duration_s, batch.rows / len(QUANTILES)) for part in QUANTILES if batch.rows]
     return latency_of(waits)
 
 
-def _arrivals(batches: Sequence[Batch]) -> tuple[tuple[float, ...], float | None]:
-    """Records/s that arrived, in parts of a second, or of the whole time if that is shorter, and their mean.
+def _arrivals(batches: Sequence[QueryBatch]) -> tuple[tuple[float, ...], float | None]:
+    """The arrivals in records/s, for each second (or for the whole interval if that is shorter), and their mean.
 
-    Between the starts of two batches, those that the later one read arrived, and those by which it left more unread. They
-    arrived evenly. Where a batch does not know what it left, only what was read is known, and the mean is unknown.
+    The arrivals between the starts of two batches are the later one's rows and the growth of the unread records, taken as
+    evenly spread. If the unread records of a batch are unknown, only its rows count, and the mean is unknown.
 
-    Spark's own ``inputRowsPerSecond`` is not used: it counts from the last look at the source, 10 ms ago when it was idle.
+    Spark's ``inputRowsPerSecond`` counts from the last look at the source, 10 ms ago when it was idle, so it is not used.
     """
     starts = [batch.started for batch in batches]
     covered = starts[-1] - starts[0]
@@ -98,6 +98,6 @@ def _arrivals(batches: Sequence[Batch]) -> tuple[tuple[float, ...], float | None
     return tuple((np.diff(counts) * parts / covered).tolist()), None if None in grown else sum(arrived) / covered
 
 
-def _jobs_ms(batches: Sequence[Batch]) -> float | None:
+def _jobs_ms(batches: Sequence[QueryBatch]) -> float | None:
     times = [batch.in_jobs_s for batch in batches if batch.in_jobs_s is not None]
     return 1000 * sum(times) / len(times) if times else None

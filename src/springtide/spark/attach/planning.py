@@ -1,4 +1,4 @@
-"""The plans of an attached query: measured from its progress, carried out by asking for executors."""
+"""Measures an attached query by its progress, and carries out plans by requesting executors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from springtide.model.snapshot import Snapshot
 from springtide.once import Once
 from springtide.spark.attach import history
 from springtide.spark.attach.advice import LAST, Advice, advise
-from springtide.spark.attach.batches import Batch, Limit, Use, learned_limit, useful_slots
+from springtide.spark.attach.batches import Limit, QueryBatch, Use, learned_limit, useful_slots
 from springtide.spark.attach.goal import Goal, WatchedQuery
 from springtide.spark.attach.measure import fixed_s, snapshot
 from springtide.spark.attach.shared import SharedExecutors
@@ -24,41 +24,41 @@ from springtide.spark.attach.shared import SharedExecutors
 log = logging.getLogger("springtide.attach")
 
 LIMIT_BATCHES = 10
-"""Batches whose stages tell how many slots are of use: a batch of one file must not hide that others have fifty."""
+"""Learn the useful slots from this many batches: a batch of one file must not hide that others have fifty."""
 
 
 class QueryPlans:
-    """A plan is the slots that the query is granted; in a dry run they never change."""
+    """A plan grants slots to the query; in a dry run they never change."""
 
     def __init__(
         self, query: WatchedQuery, decider: Decider, executors: SharedExecutors, goal: Goal, clock: Clock, key: str
     ) -> None:
         self.query, self.goal, self._decider, self._executors = query, goal, decider, executors
         self._clock, self._key = clock, key
-        self._last: Batch | None = None  # the one before those that have not been measured yet
-        self._new: list[Batch] = []  # measured in this cycle, after the last one
-        self._idle = False  # the only new one stands for time without a batch
-        self._recent: deque[Batch] = deque(maxlen=LAST)  # with records
+        self._last: QueryBatch | None = None  # the batch before the unmeasured ones
+        self._new: list[QueryBatch] = []  # the batches of this cycle
+        self._idle = False  # the only new batch stands for idle time
+        self._recent: deque[QueryBatch] = deque(maxlen=LAST)  # with records
         self._useful: deque[Use] = deque(maxlen=LIMIT_BATCHES)  # of such batches
         self._limit: Limit | None = None
         self._cold = COLD_BATCHES
-        self._there = goal.slots  # the fewest slots that were there since the last batch ended
+        self._there = goal.slots  # the fewest slots since the last batch ended
         self._granted = self._clamped(goal.slots)
         self._wished: int | None = None  # in a dry run
         self._advised = Once()
         self.refusals: list[str] = []  # why guards and managers refused requests, since the last plan
-        self.rows: deque[Mapping[str, Any]] = deque(maxlen=history.KEPT)
+        self.rows: deque[Mapping[str, Any]] = deque(maxlen=history.RETAINED_BATCHES)
         self.advice: tuple[Advice, ...] = ()
         if not goal.dry_run:
             executors.join(key, goal.limits, self._granted, goal.before)
 
     @property
     def wanted(self) -> int:
-        """The executors that the policy wants now; in a dry run, that it would want."""
+        """The executors that the policy requests now, or would request in a dry run."""
         return self.goal.limits.executors(self._granted if self._wished is None else self._wished)
 
     def measure(self, at: float, interval_s: float) -> Snapshot | None:
-        """What the batches did that ended since the last time; None if none did, or if they started a cold cluster."""
+        """Measure the batches that ended since the last cycle; None if there are none, or if they warmed up a cold cluster."""
         self._executors.look()
         self._count_in_new_executors()
         self._there = min(self._there, self._slots_there())
@@ -66,7 +66,7 @@ class QueryPlans:
         batches = [replace(batch, slots=self._there) for batch in ended or self._idle_time()]
         known = batches if self._last is None else [self._last, *batches]
         if len(known) > 1 and known[1].number > known[0].number + 1:
-            del known[0]  # more have ended than are looked at in one go: time begins at the first that is seen
+            del known[0]  # more batches ended than one cycle reads: measure from the first one read
         there = self._there
         if batches:
             self._last, self._there = batches[-1], self._slots_there()
@@ -96,10 +96,10 @@ class QueryPlans:
             self._executors.want(self._key, slots, reason)
         self._advise(snapshot.there or slots)
         self._follow()
-        if not self._idle or before != (self.wanted, self.advice):  # hours of nothing would push all batches out
+        if not self._idle or before != (self.wanted, self.advice):  # hours of idle time would evict all batches
             self._write_history(snapshot, reason)
 
-    def _measured(self, known: Sequence[Batch], at: float, there: int) -> Snapshot:
+    def _measured(self, known: Sequence[QueryBatch], at: float, there: int) -> Snapshot:
         self._recent.extend(batch for batch in self._new if batch.rows)
         self._learn_limit(there)
         return snapshot(
@@ -117,7 +117,7 @@ class QueryPlans:
         return self._executors.there(self._key) or self.goal.slots
 
     def _count_in_new_executors(self) -> None:
-        """The application's own executors may start after the attachment. They are not too many until a policy says so."""
+        """Count the application's own executors that start after the attachment; only a policy may release them."""
         before = self._executors.before
         if before <= self.goal.before:
             return
@@ -127,13 +127,13 @@ class QueryPlans:
         if not self.goal.dry_run:
             self._executors.extend(self._key, self.goal.limits, self._granted)
 
-    def _idle_time(self) -> list[Batch]:
-        """An empty batch that ends now, when nothing has arrived since the last one: its rate is measured, and zero."""
+    def _idle_time(self) -> list[QueryBatch]:
+        """An empty batch that ends now, if nothing has arrived since the last batch: the measured rate is zero."""
         now = self._clock()
         quiet_s = max(self.goal.interval_s, 2 * self.goal.trigger_s)
         if self._last is None or now - self._last.ended < quiet_s or not self.query.idle():
             return []
-        return [Batch(self._last.number, now, 0.0, 0, unread=self._last.unread, stages=(), in_jobs_s=0.0)]
+        return [QueryBatch(self._last.number, now, 0.0, 0, unread=self._last.unread, stages=(), in_jobs_s=0.0)]
 
     def _learn_limit(self, there: int) -> None:
         self._useful.extend(

@@ -1,4 +1,4 @@
-"""Who of the executors stays, though Spark hears a little later whom it is to let go."""
+"""Remembers released executors, since Spark removes them with a delay."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from springtide.model.executor import Executor
 
 
 @dataclass
-class Remembered:
-    """A cluster like the one behind it, which carries out what it is asked in a thread of its own, up to minutes later.
+class ReleaseTracking:
+    """Wraps a cluster that carries out requests in its own thread, up to minutes later.
 
-    Whom a fleet lets go, it remembers by itself, and tells the cluster again if that does not hear. The next fleet has to be
-    told: those whom an earlier one let go are not the application's own.
+    A fleet remembers its own releases and repeats them if the cluster does not react. The next fleet has to know the releases
+    of the one before, whose executors are not the application's own.
     """
 
     cluster: Cluster
-    told: set[str] = field(default_factory=set)  # to go, and there still
+    released: set[str] = field(default_factory=set)  # and still running
 
     def executors(self) -> tuple[Executor, ...]:
         seen = self.cluster.executors()
-        self.told &= {one.name for one in seen}
+        self.released &= {executor.name for executor in seen}
         return seen
 
     def ask(self, total: int) -> None:
         self.cluster.ask(total)
 
     def release(self, names: Sequence[str]) -> None:
-        self.told |= set(names)
+        self.released |= set(names)
         self.cluster.release(names)
 
     def staying(self) -> list[str]:
-        """The names of those that are there and were not let go, the oldest first: they are numbered."""
-        names = {one.name for one in self.executors() if not one.leaving} - self.told
+        """The names of the executors that were not released, the oldest first: Spark numbers them."""
+        names = {executor.name for executor in self.executors() if not executor.leaving} - self.released
         return sorted(names, key=lambda name: (len(name), name))

@@ -1,4 +1,4 @@
-"""The executors of one application, which all queries that are attached to share."""
+"""The executors of one application, which its attached queries share."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from dataclasses import dataclass, field
 from springtide.control.fleet import Fleet, Limits
 from springtide.control.ports import Clock, Cluster
 from springtide.model.snapshot import NodeSnapshot
-from springtide.spark.attach.released import Remembered
+from springtide.spark.attach.released import ReleaseTracking
 
 log = logging.getLogger("springtide.attach")
 
 
 @dataclass
 class SharedExecutors:
-    """As many executors as the slots of all queries together take; when the last query leaves, as many as before.
+    """Requests executors for the sum of all queries' slots; when the last query leaves, the previous number.
 
-    What a query begins with are the slots of all executors, so only what policies have decided is added up. Of the queries'
-    limits the largest hold for all together: they are the application's. ``before``: the application's own executors. They may
-    come after the first query did: until the fleet has changed something, those that come are counted in.
+    A query starts with the slots of all executors, so only slots that policies have decided are added up. The largest of the
+    queries' limits apply to the application. ``before``: the application's own executors. Until the fleet has changed
+    something, executors that start count as the application's own.
     """
 
     cluster: Cluster
     clock: Clock
     before: int = 0
     fleet: Fleet = field(init=False)
-    _remembered: Remembered = field(init=False)
+    _cluster: ReleaseTracking = field(init=False)
     _wanted: dict[str, tuple[int, str]] = field(default_factory=dict)
-    _decided: set[str] = field(default_factory=set)  # the queries of whose slots a policy has decided
+    _decided: set[str] = field(default_factory=set)  # queries whose slots a policy has decided
     _limits: dict[str, Limits] = field(default_factory=dict)
-    _changed: bool = False  # the fleet has asked for executors or let some go since the first query joined
+    _changed: bool = False  # the fleet has requested or released executors since the first query joined
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        self._remembered = Remembered(self.cluster)
-        self.fleet = Fleet(self._remembered, Limits(1, 1), self.clock, tell=self._note)
+        self._cluster = ReleaseTracking(self.cluster)
+        self.fleet = Fleet(self._cluster, Limits(1, 1), self.clock, tell=self._note)
 
     def own(self) -> int:
-        """The executors that the application has by itself, those included that it was given back and that have yet to come."""
+        """The application's own executors, including requested ones that have not started yet."""
         with self._lock:
-            return self.before if self._changed else max(self.before, len(self._remembered.staying()))
+            return self.before if self._changed else max(self.before, len(self._cluster.staying()))
 
     def join(self, query: str, limits: Limits, slots: int, before: int) -> None:
-        """One more query, and the slots that it begins with. ``before``: the executors that the application has."""
+        """Add a query with its initial slots. ``before``: the application's executors."""
         with self._lock:
             if not self._wanted:
                 self.before = before
             self._set(query, limits, slots, "attached")
 
     def extend(self, query: str, limits: Limits, slots: int) -> None:
-        """A query's limits and slots, now that more of the application's own executors have come."""
+        """Set a query's limits and slots after more of the application's own executors have started."""
         with self._lock:
             if query in self._wanted:
                 self._set(query, limits, slots, self._wanted[query][1])
 
     def want(self, query: str, slots: int, reason: str) -> None:
-        """What a policy has decided; the reason of the last change stays."""
+        """Set the slots that a policy has decided. The reason of the last change is retained."""
         with self._lock:
             if query in self._wanted:
                 self._decided.add(query)
@@ -66,16 +66,16 @@ class SharedExecutors:
                     self._wanted[query] = slots, reason
 
     def look(self) -> None:
-        """See who is there. Who comes while nobody has changed anything is the application's own, and not one too many."""
+        """Observe the executors. While the fleet has changed nothing, new executors are the application's own."""
         with self._lock:
             self.fleet.look()
             if not self._changed and self.count > self.before:
                 self.before = self.count
-                self._begin_anew()  # else it would ask for those that came, and the cluster bring no more
+                self._reset_fleet()  # else it requests only the present number, and no more start
                 self.fleet.look()
 
     def follow(self) -> None:
-        """Ask for and let go what the queries' slots take."""
+        """Request or release executors for the queries' slots."""
         with self._lock:
             if self._wanted:
                 decided = sum(slots for query, (slots, _) in self._wanted.items() if query in self._decided)
@@ -85,7 +85,7 @@ class SharedExecutors:
                 self.fleet.follow(total, "; ".join(reasons))
 
     def leave(self, query: str) -> None:
-        """A query goes; the last one leaves as many executors as there were before the first, if that was changed at all."""
+        """Remove a query. When the last one leaves, restore the number of executors if the fleet has changed it."""
         with self._lock:
             if self._wanted.pop(query, None) is None:
                 return
@@ -97,10 +97,10 @@ class SharedExecutors:
             if self._changed:
                 self._give_back()
             self._changed = False
-            self._begin_anew()  # what it had asked for holds no more
+            self._reset_fleet()  # its requests are void
 
     def there(self, query: str) -> int | None:
-        """The slots that are there for a query: of several, by what each was granted; None before any was seen."""
+        """The available slots of a query, in proportion to its grant; None before the first observation."""
         with self._lock:
             if self.fleet.slots is None:
                 return None
@@ -110,7 +110,7 @@ class SharedExecutors:
 
     @property
     def count(self) -> int:
-        """The executors that are there."""
+        """The number of running executors."""
         return sum(len(node.executors) for node in self.nodes)
 
     @property
@@ -123,14 +123,14 @@ class SharedExecutors:
             return self.fleet.nodes
 
     def _give_back(self) -> None:
-        there = self._remembered.staying()
+        there = self._cluster.staying()
         log.info("executors %d → %d, as before", len(there), self.before)
-        self._remembered.ask(self.before)
+        self._cluster.ask(self.before)
         if there[self.before :]:
-            self._remembered.release(there[self.before :])
+            self._cluster.release(there[self.before :])
 
-    def _begin_anew(self) -> None:
-        self.fleet.move(self._remembered, self._remembered.told)
+    def _reset_fleet(self) -> None:
+        self.fleet.move(self._cluster, self._cluster.released)
 
     def _set(self, query: str, limits: Limits, slots: int, reason: str) -> None:
         self._limits[query] = limits
@@ -140,8 +140,8 @@ class SharedExecutors:
     def _limit(self) -> None:
         limits: Mapping[str, Limits] = self._limits
         cores = next(iter(limits.values())).cores
-        most = max(one.most for one in limits.values())
-        self.fleet.limits = Limits(max(one.least for one in limits.values()), most, cores)
+        most = max(limit.most for limit in limits.values())
+        self.fleet.limits = Limits(max(limit.least for limit in limits.values()), most, cores)
 
     def _note(self, entry: Mapping[str, object]) -> None:
         self._changed = True

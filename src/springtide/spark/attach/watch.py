@@ -1,4 +1,4 @@
-"""A streaming query as Spark tells of it: its progress, its status, and the stages of its jobs."""
+"""Reads a streaming query from Spark: its progress, its status, and the stages of its jobs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from springtide.spark.attach.batches import Batch, Stage, from_progress, union_s
+from springtide.spark.attach.batches import BatchStage, QueryBatch, from_progress, union_s
 from springtide.spark.private import status
 
 AT_ONCE = 20
-"""Batches that are looked at in one go: each takes a few milliseconds of the driver."""
+"""Limits the batches read in one cycle: each takes a few milliseconds of the driver."""
 CLOCK_S = 0.001
-"""Spark's times are whole milliseconds."""
+"""Tolerance of comparisons: Spark's times are whole milliseconds."""
 
 
 class SparkQuery:
-    """Reads a query of Spark's; writes nothing."""
+    """Reads a query; changes nothing."""
 
     def __init__(self, query: Any, session: Any) -> None:
         self._query = query
@@ -24,11 +24,11 @@ class SparkQuery:
         self.name = query.name or f"query {str(query.id)[:8]}"
         self._seen: int | None = None  # the number of the newest batch
         self._job = -1  # the newest job of that batch
-        self._late: int | None = None  # the batch that was held back once
+        self._late: int | None = None  # the batch that was deferred once
         self._idle = False
 
     def trigger_s(self) -> float | None:
-        """The time between two batches; None where there are none."""
+        """The trigger interval; None if the query has none."""
         return self._look.trigger_s()
 
     def ended(self) -> str | None:
@@ -40,12 +40,12 @@ class SparkQuery:
             return f"its Spark session has ended ({type(error).__name__})"
         return "it has ended" if failed is None else f"it has failed: {str(failed).splitlines()[0]}"
 
-    def new_batches(self) -> list[Batch]:
-        status: Mapping[str, Any] = self._query.status  # before its progress: a batch that ends in between is not overlooked
+    def new_batches(self) -> list[QueryBatch]:
+        status: Mapping[str, Any] = self._query.status  # read before progress, so that no batch is missed
         documents = self._look.progress(self._seen, 1 if self._seen is None else AT_ONCE)
         self._idle = not (status["isDataAvailable"] or status["isTriggerActive"] or documents)
         batches = [from_progress(document) for document in documents]
-        if self._seen is None and batches:  # only its end counts, from which on time is measured
+        if self._seen is None and batches:  # only its end matters: measurements start there
             self._job = max(self._look.jobs(), default=-1)
         elif batches:
             batches = self._with_stages(batches)
@@ -56,11 +56,11 @@ class SparkQuery:
     def idle(self) -> bool:
         return self._idle
 
-    def _with_stages(self, batches: Sequence[Batch]) -> list[Batch]:
-        """A batch's jobs are those that were submitted while it ran.
+    def _with_stages(self, batches: Sequence[QueryBatch]) -> list[QueryBatch]:
+        """Add the stages of each batch's jobs, which are those submitted while it ran.
 
-        The status store is told a little later than the query. If it does not know yet that a job has ended, the batch is
-        held back, once: the store may have missed it for good.
+        The status store lags a little behind the query. A batch with an unfinished job is deferred, but only once: the store
+        may have lost the job's end.
         """
         jobs = {number: job for number in self._look.jobs() if number > self._job and (job := self._look.job(number))}
         found = []
@@ -79,10 +79,10 @@ class SparkQuery:
             self._job = max([self._job, *own])
         return found
 
-    def _stages(self, jobs: Iterable[status.Job]) -> tuple[Stage, ...]:
-        """All stages, each once; the one with the most work also tells of its tasks."""
+    def _stages(self, jobs: Iterable[status.SparkJob]) -> tuple[BatchStage, ...]:
+        """All stages, each once; the stage with the most work has task times."""
         keys = {number for job in jobs for number in job.stages}
-        stages = {key: Stage(tasks, work_s) for number in keys for key, tasks, work_s in self._look.stage(number)}
+        stages = {key: BatchStage(tasks, work_s) for number in keys for key, tasks, work_s in self._look.stage(number)}
         main = max(stages, key=lambda key: stages[key].work_s, default=None)
         if main is not None and stages[main].tasks > 1 and (times := self._look.task_times(*main)) is not None:
             stages[main] = replace(stages[main], median_s=times[0], longest_s=times[1])

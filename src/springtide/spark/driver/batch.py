@@ -1,10 +1,11 @@
-"""One batch, from its DataFrame to its commit: the exactly-once protocol on one screen."""
+"""One batch, from its DataFrame to its commit: the exactly-once protocol is the method ``BatchRunner._process``."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -19,21 +20,21 @@ from springtide.policy.group import Route
 from springtide.policy.group.cost_key import NOTHING, Variance
 from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.driver.pipeline import Outcome, Pipeline
+from springtide.spark.driver.pipeline import BatchOutcome, Pipeline
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.shared.report import Report
 from springtide.spark.state.book import StateBook
 
 Backlog = Callable[[dict[str, int]], int | None]
-"""How many records wait, given how many of each source were committed."""
+"""Returns the number of waiting records, given the committed records of each source."""
 
 
-class Stopping(Exception):
-    """Raised instead of starting another batch once the run is to end."""
+class BatchRefused(Exception):
+    """No further batch starts, because the run is ending or another runner takes over. Ends the query."""
 
 
 class BatchRunner:
-    """What Spark calls for every batch. It may do so twice for the same one; the manifest decides."""
+    """The function that Spark calls for every batch. Spark may repeat a batch; the manifest decides whether it is committed."""
 
     def __init__(
         self, topology: Topology, session: SparkSession, checkpoint: Checkpoint, pipeline: Pipeline, sinks: Sinks,
@@ -46,29 +47,29 @@ class BatchRunner:
         self._begun = checkpoint.begun()
         self._plan: Plan | None = None  # of the last batch
         self._routes: Mapping[str, Route] = {}
-        self._oldest_s = math.inf  # how old a record got in the last batch: the first may have waited for any time
+        self._oldest_s = math.inf  # age of the oldest record of the last batch; unknown before the first
         self.batches = 0
         self.fatal: SpringtideError | None = None
-        self.failure: Exception | None = None  # since the last batch that went well
+        self.failure: Exception | None = None  # since the last successful batch
         self.latest: int | None = None  # the batch that began last
-        self.given_up = False  # its failure is then what the driver wanted
+        self.given_up = False  # the driver cancelled the batch, so its failure is expected
         self._epoch = checkpoint.epoch
         self._retired = False
-        self._door = threading.Lock()
+        self._start_lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        with self._door:
+        with self._start_lock:
             if self._stop.is_set() or self._retired:
                 self._note_refused(batch)
-                raise Stopping
+                raise BatchRefused
             self.latest = batch
             self._idle.clear()
         self._stop.wait(self._attempt(frame, batch))
 
     def close(self, frame: DataFrame, batch: int) -> None:
-        """Run a batch that is none of the query's, once that has ended: see ``closing``."""
+        """Run a closing batch, after the query has ended: see ``closing``."""
         self.latest = batch
         self._idle.clear()
         self._attempt(frame, batch)
@@ -80,14 +81,15 @@ class BatchRunner:
             return pause_s
         except Exception as error:
             if self.given_up:
-                raise Stopping from None
+                raise BatchRefused from None
             self.failure = error
             raise
         finally:
             self._idle.set()
 
     def _note_refused(self, batch: int) -> None:
-        """Where batches are handed on, a start keeps to the offsets of the last one, which it can check only by this note."""
+        """Note the offsets of a refused batch: if a sink takes batches before their commit, the next start has to read the same
+        records, and verifies the offsets by this note."""
         if self._sinks.hand_on and not self._retired and self._checkpoint.manifest(batch) is None:
             self._checkpoint.begin(batch, handed_on=True)
 
@@ -97,67 +99,57 @@ class BatchRunner:
         return None if self._idle.is_set() else self.latest
 
     def retire(self) -> None:
-        """Start no batch any more: another runner takes over once this one is idle."""
-        with self._door:
+        """Refuse all further batches: another runner takes over once this one is idle."""
+        with self._start_lock:
             self._retired = True
 
     def is_idle(self, timeout_s: float) -> bool:
-        """Whether no batch runs. Once the run is to stop, or this runner is retired, none can start any more."""
-        with self._door:
+        """Whether no batch runs. After a stop, or after ``retire``, no batch can start any more."""
+        with self._start_lock:
             pass
         return self._idle.wait(timeout_s)
 
     def _batch(self, frame: DataFrame, batch: int) -> float:
-        """Run a batch, or see that it was; returns how long to wait before the next one."""
-        started, begun = time.time(), time.monotonic()
-        done = self._checkpoint.manifest(batch)
-        if done is not None:
-            self._sinks.publish(self._sinks.located(batch, done["receipts"]))
+        """Process a batch unless it is committed already; returns the pause before the next batch in seconds."""
+        begun = time.monotonic()
+        manifest = self._checkpoint.manifest(batch)
+        if manifest is not None:
+            self._sinks.publish(self._sinks.located(batch, manifest["receipts"]))  # step 7, which a crash may have prevented
             return 0.0
         try:
-            self._checkpoint.begin(batch, handed_on=self._sinks.hand_on)
-            plan = self._planned(batch)
-            report = self._run(frame, batch, plan, started)
+            report = self._process(frame, batch)
         except SpringtideError as error:
             self.fatal = error
             raise
         self.batches += 1
         self._control.report(report)
-        return max(0.0, plan.trigger_s - (time.monotonic() - begun))
+        return max(0.0, report.plan.trigger_s - (time.monotonic() - begun))
 
-    def _planned(self, batch: int) -> Plan:
-        """The plan of this batch: as it was if the batch may have run before, or the one in force now."""
-        earlier = self._checkpoint.plan(batch) if batch <= self._begun else None
-        plan = earlier or self._shedding(self._control.current(), batch)
-        if plan != self._plan:
-            if earlier is None:
-                self._checkpoint.write_plan(batch, plan)
-            if self._plan is None or _routing(plan) != _routing(self._plan):
-                self._routes = self._control.routes(plan)
-            self._plan = plan
-        return plan
+    def _process(self, frame: DataFrame, batch: int) -> BatchReport:
+        """The exactly-once protocol. After a crash at any line Spark repeats the batch, and only step 5 can take effect twice.
 
-    def _shedding(self, plan: Plan, batch: int) -> Plan:
-        """A plan by which records are left out says from when on: a replay has to leave out the same ones.
-
-        Counted from when Spark fixed what the batch reads: until it gets here, as long may pass as its newest may be old.
+        1. The offsets of the batch are noted, so that a repetition reads the same records.
+        2. The plan is fixed before anything runs, so that a repetition routes and sheds the same records.
+        3. The tasks run. They only stage files, and report a receipt for each.
+        4. The driver checks every staged file against its receipt: it commits no file that it cannot read back.
+        5. At-least-once sinks get the batch. A crash before step 6 delivers it again, with the same number and records.
+        6. The rename of the manifest is the commit. Before it the batch is repeated as a whole, after it never again.
+        7. The staged files are published: a rename makes them visible to readers. After a crash before it, the next start
+           publishes the files that the manifest names, and removes all others.
         """
-        if plan.shed_after_s is None or self._oldest_s < plan.shed_after_s / 2:
-            return plan
-        return replace(plan, shed_before=round(self._checkpoint.batch_time(batch) / 1e6 - plan.shed_after_s, 6))
-
-    def _run(self, frame: DataFrame, batch: int, plan: Plan, started: float) -> BatchReport:
+        started = time.time()
+        self._checkpoint.begin(batch, handed_on=self._sinks.hand_on)  # 1
+        plan = self._planned(batch)  # 2
         planned = time.time()
-        outcome = self._ran(frame, batch, plan)
+        outcome = self._run(frame, batch, plan)  # 3
         ran = time.time()
-        _raise_if_stopped(outcome)
         receipts = [vars(receipt) for task in outcome.tasks for receipt in task.receipts]
         outputs = self._sinks.located(batch, receipts)
         for output in outputs:
-            staged.check_staged(output)
+            staged.check_staged(output)  # 4
         rows = self._source_rows(outcome)
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
-        self._sinks.deliver(self._session, batch, outputs)
+        self._sinks.deliver(self._session, batch, outputs)  # 5
         manifest = {
             "batch": batch,
             "epoch": self._epoch,
@@ -166,8 +158,8 @@ class BatchRunner:
             "sources": totals,
             **(self._state.after(batch, outcome.tasks) if self._state else {}),
         }
-        self._checkpoint.commit(manifest)
-        self._sinks.publish(outputs)
+        self._checkpoint.commit(manifest)  # 6
+        self._sinks.publish(outputs)  # 7
         if self._state:
             self._state.committed(manifest)
         committed = time.time()
@@ -177,25 +169,47 @@ class BatchRunner:
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
         return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
 
-    def _ran(self, frame: DataFrame, batch: int, plan: Plan) -> Outcome:
-        """Run the tasks; again, if a file of state was damaged, and could be mended."""
+    def _planned(self, batch: int) -> Plan:
+        """The plan of this batch: the stored plan if the batch may have run before, else the plan in force."""
+        earlier = self._checkpoint.plans.read(batch) if batch <= self._begun else None
+        plan = earlier or self._shedding(self._control.current(), batch)
+        if plan != self._plan:
+            if earlier is None:
+                self._checkpoint.plans.write(batch, plan)
+            if self._plan is None or _routing(plan) != _routing(self._plan):
+                self._routes = self._control.routes(plan)
+            self._plan = plan
+        return plan
+
+    def _shedding(self, plan: Plan, batch: int) -> Plan:
+        """Fix the creation time before which records are shed, so that a replay sheds the same records. The time counts from
+        when Spark fixed the offsets of the batch, not from now: the batch may have waited since."""
+        if plan.shed_after_s is None or self._oldest_s < plan.shed_after_s / 2:
+            return plan
+        return replace(plan, shed_before=round(self._checkpoint.logs.batch_time(batch) / 1e6 - plan.shed_after_s, 6))
+
+    def _run(self, frame: DataFrame, batch: int, plan: Plan) -> BatchOutcome:
+        """Run the tasks, and repeat them if a damaged state file is mended. Raises if an operator stops the run."""
         while True:
-            versions = self._state.versions(self._checkpoint.batch_time(batch)) if self._state else {}
+            versions = self._state.versions(self._checkpoint.logs.batch_time(batch)) if self._state else {}
             try:
-                return self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before, versions)
+                outcome = self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before, versions)
+                break
             except Exception as error:
                 if not self._state.mended(error):
                     raise
+        _raise_if_stopped(outcome)
+        return outcome
 
-    def _source_rows(self, outcome: Outcome) -> dict[str, int]:
-        rows = dict(outcome.source_rows)
-        for source in self._topology.sources:
-            for one in (one for task in outcome.tasks for one in task.operators if one.operator == source.name):
-                rows[source.name] = rows.get(source.name, 0) + (one.rows_in or 0)
+    def _source_rows(self, outcome: BatchOutcome) -> dict[str, int]:
+        rows = Counter(outcome.source_rows)
+        sources = {source.name for source in self._topology.sources}
+        for report in (report for task in outcome.tasks for report in task.operators if report.operator in sources):
+            rows[report.operator] += report.rows_in or 0
         return rows
 
     def _report(
-        self, outcome: Outcome, batch: int, plan: Plan, started: float, committed: float, rows_in: int,
+        self, outcome: BatchOutcome, batch: int, plan: Plan, started: float, committed: float, rows_in: int,
         phases: dict[str, float],
     ) -> BatchReport:  # fmt: skip
         sinks = {operator.name: 0 for operator in self._topology.sinks}
@@ -206,9 +220,9 @@ class BatchRunner:
             batch, self._epoch, plan, started, committed, rows_in,
             rows_out=sum(sinks.values()),
             rows_failed=sum(task.dead for task in outcome.tasks),
-            tasks=tuple(one for task in outcome.tasks for one in task.operators),
+            tasks=tuple(report for task in outcome.tasks for report in task.operators),
             sinks=sinks,
-            created=tuple(outcome.created) + tuple(one for task in outcome.tasks for one in task.created),
+            created=tuple(outcome.created) + tuple(times for task in outcome.tasks for times in task.created),
             backlog=self._backlog(self.committed),
             phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
             costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
@@ -219,12 +233,12 @@ class BatchRunner:
 
 
 def _routing(plan: Plan) -> tuple[object, ...]:
-    """What the tasks route by."""
+    """The parts of a plan that determine the routes."""
     return plan.knowledge, plan.widths, plan.shards
 
 
 def _variances(tasks: list[Report]) -> dict[str, dict[str, tuple[float, ...]]]:
-    """What each column tells about the costs, added up over the tasks."""
+    """By operator and column, how far the column explains the costs: the sum over the tasks."""
     sums: dict[str, dict[str, tuple[float, ...]]] = {}
     for task in tasks:
         for operator, columns in task.variances.items():
@@ -234,10 +248,9 @@ def _variances(tasks: list[Report]) -> dict[str, dict[str, tuple[float, ...]]]:
     return sums
 
 
-def _raise_if_stopped(outcome: Outcome) -> None:
+def _raise_if_stopped(outcome: BatchOutcome) -> None:
     for task in outcome.tasks:
-        if task.stopped is not None:
-            letter = task.stopped
+        if (letter := task.stopped) is not None:
             raise RecordError(
                 f"operator {letter.operator!r} failed with {letter.error} on the record {letter.record}, and its"
                 f" on_error is 'stop'; nothing of the batch was committed\n{letter.traceback}"

@@ -1,4 +1,4 @@
-"""The note of the batch that was begun last: what Spark had logged for it, so that a damaged log can be put back."""
+"""The note of the batch that began last. It repeats Spark's log for the batch, so that a damaged log can be put back."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Begun:
 
 
 class Note:
-    """The file begun.json, written in place by one call, which the death of this process does not tear.
+    """The file begun.json. It is written in place by one call, which is whole even if this process dies.
 
-    To write a new file and rename it, as other documents are, takes as long as a commit where the disk is busy: 4 ms instead of
-    60 µs. A loss of power may leave the note damaged; then the batch begins anew.
+    A new file and a rename, as for other documents, would take 4 ms on a busy disk instead of 60 µs. A loss of power may damage
+    the note; then the batch begins anew.
     """
 
     def __init__(self, file: Path) -> None:
@@ -46,7 +46,7 @@ class Note:
             self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT, PRIVATE)
             self._length = os.fstat(self._descriptor).st_size
         content = encoded(begun.to_json()).encode()
-        os.pwrite(self._descriptor, content.ljust(self._length), 0)  # spaces over the rest of a longer one: JSON all the same
+        os.pwrite(self._descriptor, content.ljust(self._length), 0)  # JSON may end with spaces, here over a longer earlier note
         self._length = max(self._length, len(content))
         if synced:
             os.fsync(self._descriptor)

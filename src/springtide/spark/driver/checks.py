@@ -1,4 +1,4 @@
-"""What is refused before Spark starts: functions that cannot reach the workers."""
+"""Refuses functions that cannot be sent to the workers, before Spark starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from springtide.spark.driver.modules import ship_loaded_modules
 
 
 def check(topology: Topology) -> None:
-    """Refuse what cannot run, and functions that cannot reach the workers, before Spark starts."""
+    """Refuse a topology with a function that cannot be pickled."""
     ship_loaded_modules()
     for operator in topology:
         carried = operator.source.make if isinstance(operator.source, GenerateSource) else operator.function

@@ -1,11 +1,11 @@
-"""Closing batches: they bring the time of a bounded run to its last watermark.
+"""Closing batches: they advance the time of a bounded run to its last watermark.
 
-The times of a batch's records count from the next batch on, and one batch later behind each stateful operator. When no
-more records come, windows that the last of them have closed would stay open. So batches without records follow the query's
-last one, as many as it takes until nothing is due: as a rule one, and one more for each stateful operator in a row.
+The times of a batch's records take effect in the next batch, and one batch later behind each stateful operator. When no
+more records come, windows that the last records close would stay open. So batches without records follow the query's last
+batch until nothing is due: usually one, and one more for each stateful operator in a row.
 
-A closing batch is a batch like any other. Its steps are those of Spark: the offsets are logged, the batch runs and writes its
-manifest, its commit is logged. After a crash in between, Spark finds offsets without a commit and runs that batch again.
+A closing batch takes the steps that Spark takes for any batch: the offsets are logged, the batch runs and writes its
+manifest, its commit is logged. After a crash in between, Spark finds offsets without a commit and repeats that batch.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from springtide.spark.private.query import empty_like
 from springtide.spark.state.book import StateBook
 from springtide.spark.state.per_key import NEXT
 from springtide.spark.state.reading import reading
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 from springtide.spark.task.context import BATCH_PROPERTY
 
 log = logging.getLogger("springtide.spark")
 
-MOST_BATCHES = 1_000
-"""Limits the closing batches of a run. A timer that sets its successor is called once a batch: an hourly one takes 720 batches
-where the watermark has jumped by a month, and one that sets itself again at once would never end."""
+MAX_CLOSING_BATCHES = 1_000
+"""Limits the closing batches of a run. A timer that sets its successor fires once a batch: an hourly timer takes 720 batches
+after the watermark has jumped by a month, and a timer that is due again at once would never end."""
 
 
 @dataclass(frozen=True)
 class Open:
-    """What an operator still waits for. Times are microseconds since 1970, None where there is nothing."""
+    """The open windows and timers of an operator. Times are microseconds since 1970."""
 
     windows: int
-    timers: int  # keys that have one, by each clock
-    event: int | None
+    timers: int  # keys with a timer, summed over both clocks
+    event: int | None  # the next window or timer in event time
     processing: int | None
 
     def __bool__(self) -> bool:
@@ -67,32 +67,32 @@ class Open:
 
 
 class Closed(NamedTuple):
-    """What stays open, by operator; and whether the run was to end before time had come to the last watermark."""
+    """What stays open, by operator; and whether the run ended before time had reached the last watermark."""
 
     open: dict[str, Open]
     interrupted: bool = False
 
 
 def close(
-    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, Kept], run: Callable[[int], bool], now_us: int,
+    checkpoint: Checkpoint, state: StateBook, timed: Mapping[str, StateLayout], run: Callable[[int], bool], now_us: int,
     stopped: Callable[[], bool],
 ) -> Closed:  # fmt: skip
     """Run batches without records until nothing is due.
 
-    ``timed``: the operators with timers. ``run`` runs a batch to its manifest; False if it was given up. By the clock, timers
-    are due that come until ``now_us``: one that is set again whenever it comes does not keep the run from its end.
+    ``timed``: the operators with timers. ``run`` runs a batch to its manifest; False if it was given up. Processing-time timers
+    are due up to ``now_us``, so that a timer that renews itself does not prevent the end of the run.
     """
     before = None
     for ran in itertools.count():
-        opened = {name: waiting(checkpoint.root, name, kept, now_us) for name, kept in timed.items()}
-        due = [name for name, one in opened.items() if one.is_due(state.last_watermark(name), now_us)]
+        opened = {name: waiting(checkpoint.root, name, layout, now_us) for name, layout in timed.items()}
+        due = [name for name, waits in opened.items() if waits.is_due(state.last_watermark(name), now_us)]
         progress = opened, {name: state.watermark(name) for name in timed}
         manifest = checkpoint.last_manifest()
         if not due or progress == before or manifest is None:
             break
         if stopped():
             return Closed(opened, interrupted=True)
-        if checkpoint.logs.has_state or ran == MOST_BATCHES:
+        if checkpoint.logs.has_state or ran == MAX_CLOSING_BATCHES:
             _warn(due, checkpoint.root, ran)
             break
         before = progress
@@ -105,9 +105,9 @@ def close(
 
 
 def run(runner: BatchRunner, frame: DataFrame, batch: int, last_batch: LastBatch) -> bool:
-    """Run a closing batch; False if it was given up. ``frame``: what the query read.
+    """Run a closing batch; False if it was given up. ``frame``: the input of the query.
 
-    It runs in a thread of its own: this one watches it, as timers may hang, and has local properties of the caller's.
+    The batch runs in a thread of its own: the caller watches it, because timers may hang, and has its own local properties.
     """
     context, ended, errors = frame.sparkSession.sparkContext, threading.Event(), list[BaseException]()
     tag = f"springtide-closing-{uuid.uuid4().hex[:8]}"
@@ -117,7 +117,7 @@ def run(runner: BatchRunner, frame: DataFrame, batch: int, last_batch: LastBatch
             context.addJobTag(tag)
             context.setLocalProperty(BATCH_PROPERTY, str(batch))
             runner.close(empty_like(frame), batch)
-        except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits
+        except BaseException as error:  # noqa: BLE001  raised in the waiting thread
             errors.append(error)
         finally:
             ended.set()
@@ -132,7 +132,7 @@ def run(runner: BatchRunner, frame: DataFrame, batch: int, last_batch: LastBatch
 
 def _warn(due: Sequence[str], root: Path, ran: int) -> None:
     names = ", ".join(map(repr, due))
-    if ran == MOST_BATCHES:
+    if ran == MAX_CLOSING_BATCHES:
         log.warning(
             "after %d batches without records, timers of %s are still due: each sets another. They stay open", ran, names
         )
@@ -144,10 +144,10 @@ def _warn(due: Sequence[str], root: Path, ran: int) -> None:
         )  # fmt: skip
 
 
-def waiting(checkpoint: Path, operator: str, kept: Kept, now_us: int) -> Open:
-    """What an operator waits for after the last batch. All its state is read for it."""
+def waiting(checkpoint: Path, operator: str, layout: StateLayout, now_us: int) -> Open:
+    """The open windows and timers of an operator after the last batch. Reads all its state."""
     with reading(checkpoint, operator) as state:
-        alarms = state.alarms(None if kept.ttl_us is None else now_us - kept.ttl_us)
+        alarms = state.alarms(None if layout.ttl_us is None else now_us - layout.ttl_us)
     windows = alarms.get(CLOSE)
     event, processing = (alarms.get(NEXT[clock]) for clock in (Clock.EVENT, Clock.PROCESSING))
     by_event = [alarm.first for alarm in (windows, event) if alarm is not None]

@@ -17,180 +17,186 @@ from springtide.spark.private.properties import is_on
 
 log = logging.getLogger("springtide.spark")
 
-LOOK_S = 0.02
-"""How often new executors are looked for while some are expected. A stage that starts in between may have a task on one."""
-AHEAD = 8
-"""Executors whose warm-up is prepared before they come: they are numbered."""
-SELDOM_S = 1.0
-"""And else: one may come in the place of one that was lost."""
-EXPECTED_S = 60.0
-AGAIN_S = 10.0
-"""After so long what failed is asked again: a cluster manager may be away for a minute, as when another takes its place."""
-TRIES = 10
-"""Then it is given up."""
-LONGEST_WARM_UP_S = 60.0
+WATCH_INTERVAL_S = 0.02
+"""Interval between two looks for new executors while some are expected. A stage that starts in between may use a cold one."""
+PREPARED_WARM_UPS = 8
+"""Warm-ups to prepare before their executors start, whose numbers are known in advance."""
+IDLE_WATCH_INTERVAL_S = 1.0
+"""The same interval while none is expected: the cluster manager may replace a lost executor."""
+EXPECTATION_S = 60.0
+"""Expect executors for this long after a request."""
+RETRY_AFTER_S = 10.0
+"""Repeat a failed request after this time. A cluster manager may be away for a minute, for example during a failover."""
+MAX_TRIES = 10
+"""Give up a request after this number of attempts."""
+MAX_WARM_UP_S = 60.0
+"""Count an executor as ready after this time, even if its warm-up has not ended."""
 
 DYNAMIC = "spark.dynamicAllocation.enabled"
 
 
 class LocalCluster:
-    """One process: what a plan limits is how many tasks run at once. There is nothing to ask for and nothing to report."""
+    """One process. A plan only limits the number of parallel tasks, so no executors are requested, released or reported."""
 
     def executors(self) -> tuple[Executor, ...]:
         return ()
 
     def ask(self, total: int) -> None:
-        """Nothing comes."""
+        """Does nothing."""
 
     def release(self, names: Sequence[str]) -> None:
-        """Nothing goes."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Does nothing."""
 
 
 class SparkCluster:
-    """Standalone, YARN and Kubernetes, through the driver. What is asked of them is carried out by a thread of its own.
+    """Standalone, YARN and Kubernetes, through the driver. A thread of its own sends the requests.
 
-    A cluster manager may take two minutes to answer. Only the newest number that was asked for matters, so one that is
-    overtaken while it waits is dropped. What fails is told once, and tried again for a while: nobody may be left to ask again.
-    With ``warm`` a new executor starts Python before it counts as ready. ``task_cpus``: what a task takes of an executor's
-    cores, of which as many count as run tasks. ``close`` when nobody needs it any more.
+    A cluster manager may take two minutes to answer. Only the latest requested number matters, so a later request replaces
+    one that still waits. A failure is logged once, and the request is repeated up to ``MAX_TRIES`` times, because the caller
+    may not repeat it. With ``warm`` a new executor starts Python before it counts as ready. ``task_cpus``: the cores that a
+    task takes; executors are reported with the number of tasks that they run at once. ``close`` it after use.
     """
 
     def __init__(self, session: Any, warm: bool = False, task_cpus: int = 1) -> None:
         self._backend = executors.ExecutorBackend(session)
         self._task_cpus = task_cpus
-        self._asked: int | None = None
-        self._wanted: int | None = None  # what was asked last, until it is done
-        self._going: tuple[str, ...] = ()  # and who is to go
-        self._tries = 0  # left for what is not done
-        self._news = threading.Condition()
-        self._busy = False  # whether there is a thread, which there is only while there is something to do
+        self._requested: int | None = None
+        self._pending_total: int | None = None  # the latest requested number, until the cluster manager has taken it
+        self._to_release: tuple[str, ...] = ()
+        self._tries = 0  # attempts left for the pending requests
+        self._changed = threading.Condition()
+        self._busy = False  # whether the thread runs; it ends when nothing is pending
         self._failing = Once()
-        self._cold: WarmUp | None = WarmUp(self._backend) if warm else None
+        self._warm_up: WarmUp | None = WarmUp(self._backend) if warm else None
 
     def executors(self) -> tuple[Executor, ...]:
         return tuple(
-            replace(one, cores=max(1, one.cores // self._task_cpus), starting=bool(self._cold and not self._cold.ready(one)))
-            for one in self._backend.executors()
+            replace(
+                executor,
+                cores=max(1, executor.cores // self._task_cpus),
+                starting=bool(self._warm_up and not self._warm_up.ready(executor)),
+            )
+            for executor in self._backend.executors()
         )
 
     def ask(self, total: int) -> None:
-        if self._cold is not None and total != self._asked:  # one that is repeated may never come: look for it as for any
-            self._cold.expect()
-        self._asked = total
-        with self._news:
-            self._wanted = total
+        if self._warm_up is not None and total != self._requested:  # the executors of a repeated request may never come
+            self._warm_up.expect()
+        self._requested = total
+        with self._changed:
+            self._pending_total = total
             self._wake()
 
     def release(self, names: Sequence[str]) -> None:
-        with self._news:
-            self._going = tuple(dict.fromkeys((*self._going, *names)))
+        with self._changed:
+            self._to_release = tuple(dict.fromkeys((*self._to_release, *names)))
             self._wake()
 
     def close(self) -> None:
-        """End its threads, after what was asked before; returns at once, and may be repeated. The executors stay."""
-        if self._cold is not None:
-            self._cold.close()
-        with self._news:
+        """End the threads after one more attempt at the pending requests. Returns at once; the executors stay."""
+        if self._warm_up is not None:
+            self._warm_up.close()
+        with self._changed:
             self._tries = min(self._tries, 1)
-            self._news.notify()
+            self._changed.notify()
 
     def _wake(self) -> None:
-        self._tries = TRIES
-        self._news.notify()
+        self._tries = MAX_TRIES
+        self._changed.notify()
         if not self._busy:
-            threading.Thread(target=self._run_errands, name="springtide-cluster", daemon=True).start()
+            threading.Thread(target=self._carry_out, name="springtide-cluster", daemon=True).start()
             self._busy = True
 
-    def _run_errands(self) -> None:
+    def _carry_out(self) -> None:
         while True:
-            with self._news:
-                total, going = self._wanted, self._going
-                if not self._tries or (total is None and not going):
-                    self._wanted, self._going, self._busy = None, (), False
+            with self._changed:
+                total, names = self._pending_total, self._to_release
+                if not self._tries or (total is None and not names):
+                    self._pending_total, self._to_release, self._busy = None, (), False
                     return
                 self._tries = left = self._tries - 1
-            errors = [self._error(self._backend.request_total, total), self._error(self._backend.release, list(going))]
-            with self._news:
-                if errors[0] is None and self._wanted == total:
-                    self._wanted = None
+            errors = [self._error(self._backend.request_total, total), self._error(self._backend.release, list(names))]
+            with self._changed:
+                if errors[0] is None and self._pending_total == total:
+                    self._pending_total = None
                 if errors[1] is None:
-                    self._going = tuple(name for name in self._going if name not in going)
-                self._tell(errors[0] or errors[1])
-                if any(errors) and 0 < left == self._tries:  # else there is something newer
-                    self._news.wait(AGAIN_S)
+                    self._to_release = tuple(name for name in self._to_release if name not in names)
+                self._log_failure(errors[0] or errors[1])
+                if any(errors) and 0 < left == self._tries:  # else there is a newer request
+                    self._changed.wait(RETRY_AFTER_S)
 
-    def _error(self, errand: Callable[[Any], None], what: int | list[str] | None) -> Exception | None:
-        """Do it if there is something to do."""
+    def _error(self, send: Callable[[Any], None], request: int | list[str] | None) -> Exception | None:
+        """Send a request unless it is empty; returns the error if it fails."""
         try:
-            if what:
-                errand(what)
-        except Exception as error:  # noqa: BLE001  the JVM may be gone, the cluster manager away: the run goes on
+            if request:
+                send(request)
+        except Exception as error:  # noqa: BLE001  the JVM or the cluster manager may be away: the run goes on
             return error
         return None
 
-    def _tell(self, error: Exception | None) -> None:
+    def _log_failure(self, error: Exception | None) -> None:
         if error is None:
             self._failing.end()
         elif self._failing.begins():
-            log.warning("the cluster did not do what it was asked: %r", error)
+            log.warning("the cluster manager did not carry out a request: %r", error)
 
 
 class WarmUp:
-    """Looks for new executors, and has each start Python at once: until then its only slot is taken, and no batch waits for it.
+    """Looks for new executors, and has each start Python at once. The warm-up takes the slot, so that no batch waits for it.
 
-    When something fails, or after ``close``, executors count as ready, as they would without this.
+    After a failure, or after ``close``, executors count as ready, as they do without a warm-up.
     """
 
     def __init__(self, backend: executors.ExecutorBackend) -> None:
         self._backend = backend
         self._started: dict[str, tuple[float, Any]] = {}
-        self._until = 0.0  # up to then some are expected
-        self._over = threading.Event()
+        self._expecting_until = 0.0
+        self._closed = threading.Event()
         self.expect()
         threading.Thread(target=self._watch, name="springtide-warm-up", daemon=True).start()
 
     def expect(self) -> None:
-        """Executors were asked for: look often for a while, that they are seen before a batch reaches them."""
-        self._until = time.monotonic() + EXPECTED_S
+        """Executors were requested: look often for a while, to see them before a batch uses them."""
+        self._expecting_until = time.monotonic() + EXPECTATION_S
 
     def ready(self, executor: Executor) -> bool:
-        if self._over.is_set():
+        if self._closed.is_set():
             return True
         begun, warming = self._started.get(executor.name, (None, None))
         if begun is None:
             return False
-        return warming is None or time.monotonic() - begun > LONGEST_WARM_UP_S or bool(warming.isCompleted())
+        return warming is None or time.monotonic() - begun > MAX_WARM_UP_S or bool(warming.isCompleted())
 
     def close(self) -> None:
-        """Warm up no more."""
-        self._over.set()
+        """Stop warming up executors."""
+        self._closed.set()
 
     def _watch(self) -> None:
         try:
-            while not self._over.is_set():
+            while not self._closed.is_set():
                 for name in self._backend.names():
                     if name not in self._started:
-                        self._started[name] = (time.monotonic(), self._warmed(name))
-                expected = time.monotonic() < self._until
+                        self._started[name] = (time.monotonic(), self._warm(name))
+                expected = time.monotonic() < self._expecting_until
                 if expected:
                     self._prepare()
-                self._over.wait(LOOK_S if expected else SELDOM_S)
+                self._closed.wait(WATCH_INTERVAL_S if expected else IDLE_WATCH_INTERVAL_S)
         except Exception as error:  # noqa: BLE001  the JVM is gone, and its executors with it
             log.debug("no executor is warmed up any more: %r", error)
-            self._over.set()
+            self._closed.set()
 
     def _prepare(self) -> None:
         last = max((int(name) for name in self._started if name.isdigit()), default=-1)
-        for number in range(last + 1, last + 1 + AHEAD):
+        for number in range(last + 1, last + 1 + PREPARED_WARM_UPS):
             self._backend.prepare_warm(str(number))
 
-    def _warmed(self, name: str) -> Any:
+    def _warm(self, name: str) -> Any:
         try:
             return self._backend.warm(name)
-        except Exception as error:  # noqa: BLE001  it may have gone again; if not, its first batch is slow
+        except Exception as error:  # noqa: BLE001  the executor may have ended again; if not, its first batch is slow
             log.warning("executor %s is not warmed up: %r", name, error)
             return None
 
@@ -207,13 +213,13 @@ def is_local(session: Any) -> bool:
 
 
 def cores_each(session: Any) -> int:
-    """How many tasks an executor runs at once."""
+    """The number of tasks that an executor runs at once."""
     conf, master = session.sparkContext.getConf(), str(session.sparkContext.master)
     cores = master.split(",")[1] if master.startswith("local-cluster[") else conf.get("spark.executor.cores")
     if cores is None:
         raise SetupError(
-            "spark.executor.cores is not set, so an executor takes all the cores of a machine, and nothing can be asked for"
-            " or released by steps; set it, such as spark.executor.cores=1"
+            "spark.executor.cores is not set, so an executor takes all the cores of a machine, and Springtide cannot request"
+            " or release executors in steps; set it, for example spark.executor.cores=1"
         )
     return max(1, int(cores) // _task_cpus(session))
 
@@ -223,9 +229,9 @@ def _task_cpus(session: Any) -> int:
 
 
 def check(session: Any, instead: str = "") -> None:
-    """Refuse a session whose executors Spark itself adds and removes; ``instead``: what else could be done."""
+    """Refuse a session whose executors Spark itself adds and removes; ``instead``: an alternative, for the error message."""
     if is_on(session.conf.get(DYNAMIC, "false")):
         raise SetupError(
-            f"{DYNAMIC} is true: Spark adds and removes executors by itself, against the plan, and refuses to let anybody else"
-            f" do it. Set {DYNAMIC}=false{instead}"
+            f"{DYNAMIC} is true: Spark adds and removes executors by itself, against the plan, and refuses requests of others."
+            f" Set {DYNAMIC}=false{instead}"
         )

@@ -1,4 +1,4 @@
-"""The named documents of a checkpoint: their shapes, and what a run does without one that is damaged."""
+"""The named documents of a checkpoint: their shapes, and what a run does if one is damaged."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from springtide.spark.shared.durable import ANY, Shape
 
 NUMBER = (int, float)
 SEED = "seed"
-"""The document with the state that was imported, by operator, which the first batch begins with."""
+"""The document with the imported state by operator, from which the first batch begins."""
 
 
 @dataclass(frozen=True)
 class ByOperator(Shape):
-    """By operator, an entry about its imported state; at least one."""
+    """An entry for each operator with imported state; at least one."""
 
     entry: Shape = ANY
 
     def fault(self, document: Mapping[str, Any]) -> str | None:
         if not document:
             return "names no operator"
-        for name, one in document.items():
-            fault = self.entry.fault(one) if isinstance(one, dict) else "is no object"
+        for name, entry in document.items():
+            fault = self.entry.fault(entry) if isinstance(entry, dict) else "is no object"
             if fault is not None:
                 return f"is wrong about operator {name!r}, whose entry {fault}"
         return None
@@ -33,35 +33,37 @@ ORIGIN = Shape({"checkpoint": (str,), "batch": (int, type(None)), "sources": (di
 
 
 @dataclass(frozen=True)
-class Known:
-    """``without``: what follows if the document is damaged and the run goes on without it; None if it is needed."""
+class DocumentSpec:
+    """``without``: the consequence if a run goes on without a damaged document; None if the document is needed."""
 
     shape: Shape
     without: str | None = None
 
 
 DOCUMENTS = {
-    "topology": Known(Shape({"name": (str,), "operators": (dict,), "id": (str,)})),
-    "state": Known(Shape({"declared": (dict,)}, {"secret": (str,), "location": (str, type(None)), "topology": (dict,)})),
-    "secret": Known(Shape({"secret": (str,)}), "a new secret is made, and state is rewritten with it"),
-    "epoch": Known(
-        Shape({"epoch": (int,)}), "the next epoch is above those that the last manifest, begun.json and staged folders name"
+    "topology": DocumentSpec(Shape({"name": (str,), "operators": (dict,), "id": (str,)})),
+    "state": DocumentSpec(Shape({"declared": (dict,)}, {"secret": (str,), "location": (str, type(None)), "topology": (dict,)})),
+    "secret": DocumentSpec(Shape({"secret": (str,)}), "a new secret is made, and state is rewritten with it"),
+    "epoch": DocumentSpec(
+        Shape({"epoch": (int,)}), "the next epoch is above all that the last manifest, begun.json and staged folders name"
     ),
-    "schedule": Known(Shape({"started": NUMBER})),
-    "ticks": Known(Shape({"ticks": (bool,)})),
-    SEED: Known(ByOperator()),
-    "imported": Known(ByOperator(entry=ORIGIN)),
-    "begun": Known(
+    "schedule": DocumentSpec(Shape({"started": NUMBER})),
+    "ticks": DocumentSpec(Shape({"ticks": (bool,)})),
+    SEED: DocumentSpec(ByOperator()),
+    "imported": DocumentSpec(ByOperator(entry=ORIGIN)),
+    "begun": DocumentSpec(
         Shape({"batch": (int,), "epoch": (int,), "offsets": (str,), "logs": (dict,), "settled": (dict,)}),
-        "a batch that was begun and not committed begins anew, unless a sink was handed it",
+        "a batch that was begun and not committed begins anew, unless a sink has received it",
     ),
-    "policy": Known(Shape({"policy": (str,), "state": (dict,)}), "the policy learns anew"),
-    "tables": Known(Shape({"fenced": (list,)}), "the tables that the topology names are taken for this checkpoint's own"),
-    "floor": Known(Shape({"floor_s": NUMBER}), "the least duration of a batch is measured anew"),
+    "policy": DocumentSpec(Shape({"policy": (str,), "state": (dict,)}), "the policy learns anew"),
+    "tables": DocumentSpec(
+        Shape({"fenced": (list,)}), "the tables that the topology names are taken for this checkpoint's own"
+    ),
+    "floor": DocumentSpec(Shape({"floor_s": NUMBER}), "the least duration of a batch is measured anew"),
 }
 SETTLED = ("schedule", "ticks")
-"""Documents that never change after the first start. Manifests repeat them, so that a lost one can be put back."""
+"""Documents that never change after the first start. Manifests repeat them, so that a lost document can be put back."""
 
 
-def known(name: str) -> Known:
-    return DOCUMENTS.get(name, Known(ANY))
+def known(name: str) -> DocumentSpec:
+    return DOCUMENTS.get(name, DocumentSpec(ANY))

@@ -1,4 +1,4 @@
-"""What groupings learned, in a checkpoint: <checkpoint>/springtide/knowledge/N.npz, written whole or not at all."""
+"""The knowledge of groupings in a checkpoint: <checkpoint>/springtide/knowledge/N.npz, written atomically."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from springtide.spark.shared.durable import sync_folder
 
 log = logging.getLogger("springtide.spark")
 
-KEPT = 8
-"""Editions that stay: a replay needs that of the last plan, which the newest ones may have overtaken."""
+EDITIONS_TO_RETAIN = 8
+"""Limits the stored editions. A replay needs the edition of the last plan, and newer editions may exist by then."""
 
 
 class Editions:
-    """Keeps numbered sets of arrays. No pickles: whoever can write here must not be able to run code."""
+    """Stores numbered sets of arrays, without pickles: write access to the folder must not allow to run code."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,11 +38,11 @@ class Editions:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(self._folder)
-        for old in self._numbers()[:-KEPT]:
+        for old in self._numbers()[:-EDITIONS_TO_RETAIN]:
             self._file(old).unlink(missing_ok=True)
 
     def load(self, edition: int) -> dict[str, npt.NDArray[Any]] | None:
-        """The arrays; None if they are gone, or are not what was written."""
+        """The arrays of an edition; None if its file is gone or damaged."""
         try:
             with self._file(edition).open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 return {name: stored[name] for name in stored.files}

@@ -1,4 +1,4 @@
-"""What a checkpoint holds its topology to."""
+"""The properties of a topology that may not change while it uses the same checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from springtide.model.topology import Kind, Topology
 
 
 def fingerprint(topology: Topology) -> dict[str, Any]:
-    """What a checkpoint holds its topology to. Policy, bounds, grouping and parallelism may change."""
+    """The properties that may not change: names, graph, schemas, keys. Policy, bounds, grouping and parallelism may."""
     return {
         "name": topology.name,
         "operators": {
@@ -29,12 +29,12 @@ def fingerprint(topology: Topology) -> dict[str, Any]:
 
 
 def checksum(fingerprint: Mapping[str, Any]) -> int:
-    """By which a manifest tells whether a topology is the one that the checkpoint was made for."""
+    """Manifests store it, to recognise the topology for which the checkpoint was made."""
     return zlib.crc32(json.dumps(fingerprint, sort_keys=True).encode())
 
 
 def compare(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What differs between two fingerprints, in words."""
+    """The differences between two fingerprints, in words."""
     differences = []
     if stored["name"] != wanted["name"]:
         differences.append(f"it belongs to topology {stored['name']!r}")
@@ -52,4 +52,4 @@ def compare(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
 
 
 def _sources(operators: Mapping[str, Any]) -> list[str]:
-    return [name for name, one in operators.items() if one["kind"] == Kind.SOURCE]
+    return [name for name, operator in operators.items() if operator["kind"] == Kind.SOURCE]

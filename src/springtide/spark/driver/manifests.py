@@ -1,6 +1,6 @@
 """The manifests of a checkpoint: batch N is committed if and only if manifests/N.json is there.
 
-Each names the checksum of the one before it, so that the files of two histories cannot be mixed without notice.
+Each manifest names the checksum of its predecessor, so that a mixture of the files of two histories is detected.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from springtide.spark.shared.durable import Document, Shape, read_document, sync
 
 log = logging.getLogger("springtide.spark")
 
-KEPT_BATCHES = 100
-"""How many plans and manifests stay. A start needs the last two; the others are for people."""
+MANIFESTS_TO_RETAIN = 100
+"""Limits the plans and the manifests of a checkpoint. A start needs the last two; the others are for people."""
 SHAPE = Shape(
     {"batch": (int,), "epoch": (int,)},
     {
@@ -29,7 +29,7 @@ SHAPE = Shape(
 
 
 class Link(NamedTuple):
-    """A manifest, as the next one names it."""
+    """The reference of a manifest to its predecessor."""
 
     batch: int
     checksum: int | None
@@ -40,13 +40,13 @@ class Manifests:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._last: Link | None = None  # the last one that was written here
+        self._last: Link | None = None  # the last manifest that this process wrote
 
     def file(self, batch: int) -> Path:
         return self._folder / f"{batch:08d}.json"
 
     def numbers(self) -> list[int]:
-        """Of those that are there, readable or not, in ascending order."""
+        """The batches of all manifests, readable or not, in ascending order."""
         return sorted(int(path.stem) for path in self._folder.glob("[0-9]*.json") if path.stem.isdigit())
 
     def read(self, batch: int) -> dict[str, Any] | None:
@@ -54,11 +54,12 @@ class Manifests:
         return None if document is None else document.content
 
     def last(self) -> dict[str, Any] | None:
-        """That of the last committed batch. DamageError if it cannot be read: the one before it is no substitute."""
-        return next(self._newest_first(), None)
+        """The manifest of the last committed batch. DamageError if it cannot be read: its predecessor is no substitute."""
+        manifests = map(self.read, reversed(self.numbers()))  # None: removed meanwhile, as this reader does not own the lock
+        return next((manifest for manifest in manifests if manifest is not None), None)
 
     def readable(self) -> Iterator[dict[str, Any]]:
-        """The newest first, without damaged ones; only the last one is needed."""
+        """All manifests that can be read, the newest first. No batch needs the others."""
         for batch in reversed(self.numbers()):
             try:
                 manifest = self.read(batch)
@@ -69,8 +70,8 @@ class Manifests:
                 yield manifest
 
     def check_chain(self) -> None:
-        """Refuse manifests of two histories: one names a predecessor that is not the one which is there."""
-        links: dict[int, tuple[int | None, int | None]] = {}  # by batch: its checksum, and the one that it names
+        """Refuse manifests of two histories: a manifest names another predecessor than the folder has."""
+        links: dict[int, tuple[int | None, int | None]] = {}  # by batch: the checksum, and the predecessor's as it is named
         for batch in self.numbers():
             try:
                 document = self._document(batch)
@@ -92,15 +93,15 @@ class Manifests:
         batch = int(manifest["batch"])
         checksum = write_atomic(self.file(batch), {**manifest, "previous": self._checksum_before(batch)})
         self._last = Link(batch, checksum)
-        self.file(batch - KEPT_BATCHES).unlink(missing_ok=True)
+        self.file(batch - MANIFESTS_TO_RETAIN).unlink(missing_ok=True)
 
     def amend(self, manifest: Mapping[str, Any]) -> None:
-        """Put another manifest in the place of the last one."""
+        """Replace the last manifest by one of the same batch, with the same state in other files."""
         write_atomic(self.file(int(manifest["batch"])), manifest)
         self._last = None
 
     def remove(self, batch: int) -> None:
-        """Take back the last commit."""
+        """Undo the last commit, which Spark has not logged: a replay has the same offsets and plan."""
         self.file(batch).unlink(missing_ok=True)
         sync_folder(self._folder)
         self._last = None
@@ -113,12 +114,6 @@ class Manifests:
         except DamageError:  # a start has warned of it
             return None
         return None if before is None else before.checksum
-
-    def _newest_first(self) -> Iterator[dict[str, Any]]:
-        for batch in reversed(self.numbers()):
-            manifest = self.read(batch)
-            if manifest is not None:  # else it was removed meanwhile: this reader does not hold the checkpoint
-                yield manifest
 
     def _document(self, batch: int) -> Document | None:
         file = self.file(batch)

@@ -1,4 +1,4 @@
-"""Lets functions travel to the workers whose modules the workers could not import."""
+"""Ships functions to the workers whose modules the workers could not import."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _BY_NAME = ("__main__", "pyspark", "springtide")  # __main__ travels by value as
 
 
 def ship_loaded_modules() -> None:
-    """Let functions travel by value whose modules the workers could not import: the user's script, what lies
-    beside it, a file that was loaded by its path. Functions of installed packages still travel by name."""
+    """Pickle functions by value if the workers could not import their modules: the user's script, modules beside it, files
+    that were loaded by their path. Functions of installed packages are still pickled by name."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or file.startswith(_importable_roots()):

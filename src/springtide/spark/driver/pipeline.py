@@ -29,19 +29,19 @@ from springtide.spark.shared.report import Report
 from springtide.spark.shared.shipping import Shipment, ship
 from springtide.spark.shared.stage_plan import StagePlan
 from springtide.spark.task.context import ASIDE_PROPERTY, STATE_PROPERTY
-from springtide.spark.task.entry import Entry, Port
+from springtide.spark.task.entry import EntryStage, Port
 from springtide.spark.task.merging import Merge
 from springtide.spark.task.rows import Onward, Pick
 from springtide.spark.task.stage import Stage
 
 
 @dataclass
-class Outcome:
-    """What the tasks of a batch reported."""
+class BatchOutcome:
+    """The reports of a batch's tasks."""
 
     tasks: list[Report] = field(default_factory=list)
     costs: dict[str, list[TaskCosts]] = field(default_factory=dict)
-    source_rows: dict[str, int] = field(default_factory=dict)  # of sources that only the JVM read
+    source_rows: dict[str, int] = field(default_factory=dict)  # of sources whose rows only the JVM reads
     created: list[tuple[float, float]] = field(default_factory=list)
 
 
@@ -59,14 +59,14 @@ class Pipeline:
         self._outdated: list[list[Shipment]] = []
         self._functions: dict[object, Any] = {}
         self._shed_before: float | None = None
-        self.aside: str | None = None  # the records that tasks leave out, see ``crashes``
+        self.aside: str | None = None  # the records that tasks leave out: see ``crashes``
         self._merging = f"springtide-merge-{uuid.uuid4().hex[:8]}"
 
     def run(
         self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route], shed_before: float | None = None,
         versions: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> Outcome:  # fmt: skip
-        """Run a batch to its end; nothing is committed here. ``routes`` that did not change are the same object."""
+    ) -> BatchOutcome:  # fmt: skip
+        """Run a batch without committing it. Unchanged ``routes`` are the same object."""
         if versions:
             self._session.sparkContext.setLocalProperty(STATE_PROPERTY, json.dumps(versions))
         if self.aside:
@@ -76,37 +76,37 @@ class Pipeline:
             self._functions.clear()
             self._stages.forget()
         self._prepare(dict(widths), routes)
-        outcome = Outcome()
-        letting_go: list[Callable[[], Any]] = []
+        outcome = BatchOutcome()
+        releases: list[Callable[[], Any]] = []
         try:
-            stage = self._with_sql(self._enter(frame, outcome, letting_go), 0, letting_go)
+            stage = self._with_sql(self._enter(frame, outcome, releases), 0, releases)
             for level in range(1, len(self._program.levels)):
                 shuffled = self._stages.shuffle(stage, self._sizes[level])
-                stage = self._with_sql(self._stages.apply(shuffled, self._stage_function(level)), level, letting_go)
+                stage = self._with_sql(self._stages.apply(shuffled, self._stage_function(level)), level, releases)
             self._read(self._stages.collect(stage), outcome)
         finally:
-            for let_go in letting_go:
-                let_go()
+            for release in releases:
+                release()
         return outcome
 
     def merge_state(self, operator: str, names: Sequence[str], target: str, oldest: bool, now: int) -> Mapping[str, Any]:
-        """Merge segments of an operator's state into one, in a task of its own; returns when that is done."""
+        """Merge segments of an operator's state into one, in a separate task, and wait for it."""
         number = next(node.number for node in self._program.nodes if node.name == operator)
         context = self._session.sparkContext
         context.addJobTag(self._merging)
-        rests = context.defaultParallelism > 1  # else batches wait for it
+        rests = context.defaultParallelism > 1  # on a single core batches wait for the merge
         work = Merge(self._shipment, number, tuple(names), target, oldest, now, rests)
         result: Mapping[str, Any] = context.parallelize([0], 1).map(work).collect()[0]
         return result
 
     def cancel_merges(self) -> None:
-        """End the merges that run. What they have written is swept away by the next start."""
-        with contextlib.suppress(Exception):  # the JVM may be dead, and they with it
+        """Cancel running merges. The next start removes their files."""
+        with contextlib.suppress(Exception):  # the JVM may be dead, and its merges with it
             self._session.sparkContext.cancelJobsWithTag(self._merging)
 
     def _prepare(self, widths: dict[str, int], routes: Mapping[str, Route]) -> None:
-        """Make anew what depends on widths and routes, if they changed."""
-        while len(self._outdated) > 2:  # a task of the last batch may still run, as a copy that lost the race
+        """Discard functions and routes if widths or routes have changed."""
+        while len(self._outdated) > 2:  # a speculative copy of a task of the last batch may still run
             for shipment in self._outdated.pop(0):
                 shipment.destroy()
         if routes is not self._routes:
@@ -118,7 +118,7 @@ class Pipeline:
         self._functions.clear()
         self._stages.forget()
 
-    def _read(self, collected: bytes, outcome: Outcome) -> None:
+    def _read(self, collected: bytes, outcome: BatchOutcome) -> None:
         for block in blocks.split(collected):
             header, payload = blocks.parse(block), blocks.payload(block)
             if header.kind is BlockKind.COSTS:
@@ -141,18 +141,15 @@ class Pipeline:
         return StagePlan(level, dict(self._ranges), following, self._epoch, self._shipped_routes[level], self._shed_before)
 
     def _routes_at(self, level: int) -> dict[int, Route]:
-        """What a stage's tasks need: all that is known for those that they route to, and the key for the others."""
+        """The routes for a stage: complete if its tasks route to the operator or own its shards, else only the key."""
         assert self._routes is not None
-        fed = self._program.fed_from(level) | {number for number in self._program.levels[level] if self._is_kept(number)}
-        named = {node.number: self._routes[node.name] for node in self._program.nodes if node.name in self._routes}
-        return {number: route if number in fed else Route(route.key) for number, route in named.items()}
-
-    def _is_kept(self, number: int) -> bool:
-        """Whether its tasks have to know which shards are theirs."""
-        return self._program.nodes[number].kept is not None
+        nodes = self._program.nodes
+        complete = self._program.fed_from(level) | {number for number in self._program.levels[level] if nodes[number].layout}
+        named = {node.number: self._routes[node.name] for node in nodes if node.name in self._routes}
+        return {number: route if number in complete else Route(route.key) for number, route in named.items()}
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
-        """A stage's function, made once for as long as the widths hold."""
+        """A stage's function, made once per set of widths."""
         if key not in self._functions:
             self._functions[key] = make()
         return self._functions[key]
@@ -161,20 +158,19 @@ class Pipeline:
         return self._once(("stage", level), lambda: Stage(self._shipment, self._stage_plan(level)))  # type: ignore[no-any-return]
 
     def _entry(self, frame: DataFrame, level: int, *ports: Port) -> Any:
-        """Rows of a DataFrame entering the operators behind ``ports``."""
-        key = ("entry", level, ports)
+        """A stage in which rows of a DataFrame enter the operators behind ``ports``."""
         function = self._once(
-            key,
-            lambda: Entry(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports),
+            ("entry", level, ports),
+            lambda: EntryStage(self._shipment, self._stage_plan(level), to_arrow_schema(frame.schema, timezone="UTC"), ports),
         )
         return self._stages.apply(self._stages.entry(frame), function)
 
-    def _enter(self, frame: DataFrame, outcome: Outcome, letting_go: list[Callable[[], Any]]) -> Any:
-        """The first stage: what the sources brought."""
+    def _enter(self, frame: DataFrame, outcome: BatchOutcome, releases: list[Callable[[], Any]]) -> Any:
+        """The first stage, with the rows of the sources."""
         read_by_sql = [s for s in self._sources if self._sql_consumers(s)]
         if read_by_sql:
             frame = detached(frame).persist()
-            letting_go.append(frame.unpersist)
+            releases.append(frame.unpersist)
         entries = []
         in_python = [s for s in self._sources if s.forward or self._python_shuffled(s)]
         if in_python:
@@ -185,7 +181,7 @@ class Pipeline:
             rows = self._rows_of(frame, source)
             if source not in in_python:
                 _count_in_jvm(rows, source, outcome)
-            entries += self._sql_entries(rows, source, 0, letting_go)
+            entries += self._sql_entries(rows, source, 0, releases)
         return self._stages.union(entries)
 
     def _rows_of(self, frame: DataFrame, source: Node) -> DataFrame:
@@ -200,7 +196,7 @@ class Pipeline:
     def _python_shuffled(self, node: Node) -> list[int]:
         return [n for n in node.shuffled if self._program.nodes[n].kind is not Kind.SQL]
 
-    def _with_sql(self, stage: Any, level: int, letting_go: list[Callable[[], Any]]) -> Any:
+    def _with_sql(self, stage: Any, level: int, releases: list[Callable[[], Any]]) -> Any:
         """The sql operators that run between this level and the next, fed from its blocks."""
         fed = [
             node for node in self._program.nodes
@@ -208,12 +204,12 @@ class Pipeline:
         ]  # fmt: skip
         if not fed:
             return stage
-        letting_go.append(self._stages.persist(stage))
+        releases.append(self._stages.persist(stage))
         entries = [self._stages.apply(stage, self._once(("onward", level), lambda: Onward(level)))]
         for node in fed:
             rows = self._stages.elements(stage).mapPartitions(Pick(node.number, node.input_schema))
             frame = self._session.createDataFrame(rows, from_arrow_schema(node.input_schema), verifySchema=False)
-            entries += self._run_sql(frame, node, level, letting_go)
+            entries += self._run_sql(frame, node, level, releases)
         return self._stages.union(entries)
 
     def _reads_jvm(self, node: Node) -> bool:
@@ -222,19 +218,19 @@ class Pipeline:
             node.number in producer.shuffled and producer.kind in (Kind.SOURCE, Kind.SQL) for producer in self._program.nodes
         )
 
-    def _sql_entries(self, frame: DataFrame, producer: Node, level: int, letting_go: list[Callable[[], Any]]) -> list[Any]:
-        return [e for node in self._sql_consumers(producer) for e in self._run_sql(frame, node, level, letting_go)]
+    def _sql_entries(self, frame: DataFrame, producer: Node, level: int, releases: list[Callable[[], Any]]) -> list[Any]:
+        return [e for node in self._sql_consumers(producer) for e in self._run_sql(frame, node, level, releases)]
 
-    def _run_sql(self, frame: DataFrame, node: Node, level: int, letting_go: list[Callable[[], Any]]) -> list[Any]:
-        """Apply a user's DataFrame function, and let its rows enter the operators behind it."""
+    def _run_sql(self, frame: DataFrame, node: Node, level: int, releases: list[Callable[[], Any]]) -> list[Any]:
+        """Apply a user's DataFrame function, and pass its rows to the operators behind it."""
         assert node.function is not None and node.input_schema is not None
         result = node.function(frame.select(*columns(node.input_schema)))
         _check_result(node, result)
         in_python = bool(node.forward or self._python_shuffled(node))
         if len(self._sql_consumers(node)) + in_python > 1:
             result = result.persist()
-            letting_go.append(result.unpersist)
-        entries = self._sql_entries(result, node, level, letting_go)
+            releases.append(result.unpersist)
+        entries = self._sql_entries(result, node, level, releases)
         if in_python:
             entries.append(self._entry(result, level, Port(node.number)))
         return entries
@@ -242,7 +238,7 @@ class Pipeline:
 
 def _check_result(node: Node, result: DataFrame) -> None:
     if not isinstance(result, DataFrame):
-        raise RunError(f"sql operator {node.name!r} is to return a DataFrame, got {type(result).__name__}")
+        raise RunError(f"sql operator {node.name!r} must return a DataFrame, but returned {type(result).__name__}")
     assert node.schema is not None
     missing = [name for name in node.schema.names if name not in result.columns]
     if missing:
@@ -255,13 +251,13 @@ def _check_result(node: Node, result: DataFrame) -> None:
 
 
 def _family(kind: pa.DataType) -> object:
-    """Types of one family are cast into each other: a count of 32 bits is a whole number too."""
+    """Types of one family are cast to each other, for example integers of 32 and 64 bits."""
     families = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_nested)
     return next((family for family in families if family(kind)), kind)
 
 
-def _count_in_jvm(rows: DataFrame, source: Node, outcome: Outcome) -> None:
-    """Count what Python never sees, and when it was created."""
+def _count_in_jvm(rows: DataFrame, source: Node, outcome: BatchOutcome) -> None:
+    """Count the rows that Python never sees, and sample their creation times."""
     wanted = [F.count(F.lit(1))]
     if source.created is not None:
         created = F.col(source.created)

@@ -1,4 +1,4 @@
-"""The plans of a checkpoint: plans/N.json holds from batch N on, until the next one."""
+"""The plans of a checkpoint: plans/N.json is valid from batch N until the next plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from springtide.errors import DamageError
 from springtide.model.plan import Plan
-from springtide.spark.driver.manifests import KEPT_BATCHES
+from springtide.spark.driver.manifests import MANIFESTS_TO_RETAIN
 from springtide.spark.shared.durable import read_json, write_atomic
 
 log = logging.getLogger("springtide.spark")
@@ -20,7 +20,7 @@ class PlanFiles:
         self._folder = folder
 
     def read(self, batch: int) -> Plan | None:
-        """The plan that holds for a batch: the latest that was written for it or for one before it. None if that is damaged."""
+        """The plan of a batch: the latest that was written for it or for an earlier batch. None if that is damaged."""
         numbers = [int(path.stem) for path in self._folder.glob("[0-9]*.json") if path.stem.isdigit()]
         latest = max((number for number in numbers if number <= batch), default=None)
         if latest is None:
@@ -33,9 +33,9 @@ class PlanFiles:
             return None
 
     def write(self, batch: int, plan: Plan) -> None:
-        """Fix the plan of a batch and of those after it, before it runs."""
+        """Fix the plan of a batch and of its successors, before the batch runs."""
         write_atomic(self._file(batch), plan.to_json())
-        for old in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT_BATCHES]:
+        for old in sorted(self._folder.glob("[0-9]*.json"))[:-MANIFESTS_TO_RETAIN]:
             old.unlink()
 
     def _file(self, batch: int) -> Path:

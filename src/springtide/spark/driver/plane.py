@@ -1,4 +1,4 @@
-"""The data plane in micro-batches: starts the query, sees why it ended, and makes room for another one when it fails."""
+"""The data plane in micro-batches: starts the query, finds why it ended, and cleans up for the next query after a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from springtide.model.ending import Ended, Ending
 from springtide.model.topology import Topology
 from springtide.policy.group import Grouping
 from springtide.spark.driver import closing, clusters, sources
-from springtide.spark.driver.arrivals import Arrivals, check_committed
+from springtide.spark.driver.arrivals import ArrivalSchedule, check_committed
 from springtide.spark.driver.batch import BatchRunner
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.closing import Closed, Open
@@ -37,36 +37,36 @@ from springtide.spark.shared import program as programs
 from springtide.spark.shared.hashing import routing_seed
 from springtide.spark.state import presence
 from springtide.spark.state.book import StateBook
-from springtide.spark.state.declared import kept_in
+from springtide.spark.state.declared import layouts_in
 from springtide.spark.state.rehash import rehash
 
 log = logging.getLogger("springtide.spark")
 
 AVAILABLE_NOW = (
-    # else a query with a source that does not know the trigger, as ticks do not, ends after one batch, even a repeated one
+    # else a query ends after one batch, even a repeated one, if a source (such as ticks) does not support the trigger
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled",
-    "spark.sql.streaming.noDataMicroBatches.enabled",  # else a DataFrame that aggregates keeps windows that are over
+    "spark.sql.streaming.noDataMicroBatches.enabled",  # else an aggregating DataFrame does not emit its last windows
 )
-"""Settings of Spark for a query that ends with what is there."""
+"""Settings of Spark for a query that ends when it has read all available records."""
 TERMINATION_S = 60
-"""Wait this long for a query's thread to end. Spark calls a query inactive before that, and may still record an error."""
+"""Wait this long for a query's thread to end. Spark reports a query as inactive before that, and may still record an error."""
 STALL_AFTER_S = 60.0
 """Warn of a task that makes no progress for this long, unless the run sets another limit."""
 
 
 @dataclass
-class Outcome:
-    """What is left on the driver after a run."""
+class RunOutcome:
+    """The results of a run on the driver."""
 
     tables: dict[str, pa.Table] = field(default_factory=dict)
     restarts: int = 0
     ended: Ended = Ended.STOPPED
-    open: dict[str, Open] | None = None  # by operator, what stays open; None unless all records were processed
-    given_up: int | None = None  # the batch that was cancelled for the run to end
+    open: dict[str, Open] | None = None  # by operator, the open windows and timers; None unless all records were processed
+    given_up: int | None = None  # the batch that was cancelled to end the run
 
 
 class BatchPlane:
-    """Runs a topology on Spark until it is to stop, ends by itself, or fails for good: see ``control.ports.DataPlane``."""
+    """Runs a topology on Spark until it is stopped, ends by itself, or fails for good: see ``control.ports.DataPlane``."""
 
     def __init__(
         self, topology: Topology, checkpoint: Checkpoint, control: Control, groupings: Mapping[str, Grouping],
@@ -74,44 +74,44 @@ class BatchPlane:
         opened: Callable[[SparkSession], None] = lambda _: None, state: str | None = None,
         stall_after_s: float = STALL_AFTER_S,
     ) -> None:  # fmt: skip
-        """``opened`` gets the session, and every one that follows it after its JVM died. ``state``: the URI where state shall
-        lie, None for where it does. ``stall_after_s``: when to warn of a task without progress."""
+        """``opened`` gets the session, and each new session after the death of a JVM. ``state``: the URI for state, None for
+        its present location. ``stall_after_s``: when to warn of a task without progress."""
         self._topology, self._checkpoint, self._control = topology, checkpoint, control
         self._groupings, self._new_session, self._stop, self._clock = groupings, new_session, stop, clock
         self._opened = opened
         places, dead = programs.staging_of(topology, str(checkpoint.own), checkpoint.identity)
-        self._kept = kept_in(checkpoint, topology, state)
-        presence.check(checkpoint, self._kept)
+        self._layouts = layouts_in(checkpoint, topology, state)
+        presence.check(checkpoint, self._layouts)
         self._workers = Workers(checkpoint.own / "workers")
         seed = routing_seed(checkpoint.secret())
         self._program = programs.compile_topology(
-            topology, groupings, places, dead, self._kept, seed=seed, workers=str(self._workers.root)
+            topology, groupings, places, dead, self._layouts, seed=seed, workers=str(self._workers.root)
         )
         self._crashes = Crashes(self._program)
         self._stalls = Stalls(self._program, self._workers, stall_after_s, self._running, self._stages)
         self._last_batch = LastBatch(
-            checkpoint, self._program, self._workers, self._stalls, stall_after_s, lambda: self._over() is not None
+            checkpoint, self._program, self._workers, self._stalls, stall_after_s, lambda: self._end_due() is not None
         )
-        self._timed = {name: kept for name, kept in self._kept.items() if any(kept.timers)}
+        self._timed = {name: layout for name, layout in self._layouts.items() if any(layout.timers)}
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, {n: place for n, place in {**places, "": dead}.items() if place is not None})
-        self._arrivals = Arrivals(topology, checkpoint, clock)
+        self._arrivals = ArrivalSchedule(topology, checkpoint, clock)
         self._session: SparkSession | None = None
         self._jvm_lock: Any = None
         self._runner: BatchRunner | None = None
         self._state: StateBook | None = None
         self._pipeline: Pipeline | None = None
         self._query: StreamingQuery | None = None
-        self._frame: DataFrame | None = None  # what the query reads
-        self._halt = threading.Event()  # no batch of the query starts any more
-        self._came: dict[str, int] = {}  # by generated source, the records that had come when the query began
+        self._frame: DataFrame | None = None  # the input of the query
+        self._halt = threading.Event()  # once set, the query starts no further batch
+        self._arrived: dict[str, int] = {}  # by generated source, the records that had arrived when the query began
         self._committed_before = 0  # records, by earlier runs
         self._confirming = False
-        self._end: float | None = None  # when the run is to be over, by time.monotonic
+        self._end: float | None = None  # deadline of the run, by time.monotonic
         self._left_open: dict[str, Open] | None = None
 
-    def run(self, ending: Ending) -> Outcome:
-        """Carry records, also through failures, until the run is over."""
+    def run(self, ending: Ending) -> RunOutcome:
+        """Process records, also across failures, until the run is over."""
         self._end = None if ending.duration_s is None else time.monotonic() + ending.duration_s
         supervisor = Supervisor(self, self._stop)
         ended = supervisor.run(ending)
@@ -119,28 +119,28 @@ class BatchPlane:
             self._raise_if_unfinished()
         self._log_end(ended)
         tables = {name: table for name in self._sinks.memory if (table := self._sinks.received(name)) is not None}
-        return Outcome(tables, supervisor.restarts, ended, self._left_open, self._last_batch.given_up)
+        return RunOutcome(tables, supervisor.restarts, ended, self._left_open, self._last_batch.given_up)
 
     def carry(self, ending: Ending) -> Ended | None:
-        """Run a query to its end, and bring time to the last watermark if all is processed. None: another one shall follow."""
+        """Run a query to its end; advance time to the last watermark if all is processed. None: another query has to follow."""
         before = self._batches
         try:
-            return self._carried(ending)
+            return self._run_query(ending)
         except SpringtideError:
             raise
-        except Exception as error:  # whatever ended the query, the supervisor decides what follows
+        except Exception as error:  # the supervisor decides whether to start another query
             raise self._failure(error, self._batches > before) from error
 
-    def _carried(self, ending: Ending) -> Ended | None:
+    def _run_query(self, ending: Ending) -> Ended | None:
         if self._session is None:
             self.open()
         ended = self._watch(self._start(ending), ending)
-        if ended is Ended.AVAILABLE and self._looks_again():
+        if ended is Ended.AVAILABLE and self._needs_confirmation():
             return None
         if not ended.is_complete:
             return ended
         self._left_open, interrupted = self._close()
-        return (self._over() or Ended.STOPPED) if interrupted else ended
+        return (self._end_due() or Ended.STOPPED) if interrupted else ended
 
     @property
     def _batches(self) -> int:
@@ -152,7 +152,7 @@ class BatchPlane:
     def _stages(self) -> tuple[str, ...]:
         if self._session is None or self._query is None:
             return ()
-        with contextlib.suppress(Exception):  # the JVM may have died, which the supervisor finds out by itself
+        with contextlib.suppress(Exception):  # the JVM may have died; the supervisor detects that by itself
             return query.running_stages(self._session, str(self._query.runId))
         return ()
 
@@ -175,13 +175,13 @@ class BatchPlane:
         self._checkpoint.next_epoch()
         self._workers.begin(self._checkpoint.epoch)
         self._sinks.prepare(session, self._checkpoint)
-        rehash(self._checkpoint, self._kept)
+        rehash(self._checkpoint, self._layouts)
         done, failure = self._batches, self._runner.failure if self._runner else None
         self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
         pipeline.aside = self._crashes.document()
         last = self._checkpoint.last_manifest()
         catalogs = self._checkpoint.catalogs()
-        self._state = StateBook(self._topology, self._kept, self._checkpoint.epoch, last, pipeline.merge_state, catalogs)
+        self._state = StateBook(self._topology, self._layouts, self._checkpoint.epoch, last, pipeline.merge_state, catalogs)
         self._runner = BatchRunner(
             self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._arrivals.backlog,
             self._halt, self._state,
@@ -192,7 +192,7 @@ class BatchPlane:
             for name in AVAILABLE_NOW:
                 session.conf.set(name, "true")
         self._arrivals.begin(at_once=ending.available_now)
-        self._came = self._arrivals.came()
+        self._arrived = self._arrivals.arrived()
         schedule, control = self._checkpoint.schedule, self._checkpoint.source_control
         self._frame = sources.stream(session, self._topology, schedule, control, ticking)
         if clusters.is_local(session):
@@ -203,21 +203,21 @@ class BatchPlane:
         return self._query
 
     def _ticking(self) -> bool:
-        """Whether there are batches without records too: timers come when nothing else does. Spark's log of offsets has one
-        more source then, from its first batch on."""
+        """Whether the query also runs batches without records, for timers. Spark's offset log then has one more source, so the
+        first batch decides it."""
         timed = bool(self._timed)
         if self._checkpoint.begun() < 0:
             self._checkpoint.remember("ticks", {"ticks": timed})
         ticks = bool((self._checkpoint.recall("ticks") or {"ticks": False})["ticks"])
         if timed and not ticks:
             root = self._checkpoint.root
-            log.warning("checkpoint %s was begun without timers: those that there are now come with records only", root)
+            log.warning("checkpoint %s was begun without timers: the new ones fire only in batches with records", root)
         return ticks
 
     # Watching
 
     def _watch(self, query_: StreamingQuery, ending: Ending) -> Ended:
-        """Wait until the query ends, or end it between two batches; says why it ended."""
+        """Wait until the query ends, or end it between two batches; returns the reason."""
         while query_.isActive:
             ended = self._due(ending)
             if ended is not None:
@@ -235,20 +235,20 @@ class BatchPlane:
                 "Spark ended the query without an error before it had read everything: something stopped it. Spark does so"
                 " itself when a copy of this checkpoint is started in the same application"
             )
-        check_committed(self._came, self._runner.committed)
+        check_committed(self._arrived, self._runner.committed)
         return Ended.AVAILABLE
 
     def _due(self, ending: Ending) -> Ended | None:
-        """Why the run is to end now, if it is."""
-        over = self._over()
-        if over is not None:
-            return over
+        """The reason to end the run now; None if there is none."""
+        ended = self._end_due()
+        if ended is not None:
+            return ended
         if ending.batches is not None and self._batches >= ending.batches:
             return Ended.BATCHES
         return Ended.EXHAUSTED if self._exhausted() else None
 
-    def _over(self) -> Ended | None:
-        """Why the run is to end now, whatever waits; None while it is not."""
+    def _end_due(self) -> Ended | None:
+        """The reason to end the run now, even if records wait; None if there is none."""
         if self._stop.is_set():
             return Ended.STOPPED
         return Ended.DURATION if self._end is not None and time.monotonic() >= self._end else None
@@ -257,9 +257,9 @@ class BatchPlane:
         assert self._runner is not None
         return self._arrivals.are_exhausted(self._runner.committed)
 
-    def _looks_again(self) -> bool:
-        """Whether another query shall confirm that nothing is there: once, if the run has read no record, and a source does not
-        tell by itself how many there are."""
+    def _needs_confirmation(self) -> bool:
+        """Whether another query has to confirm that no records are available: once, if this run has read none and the number
+        of arrived records is not known for every source."""
         assert self._runner is not None
         read = sum(self._runner.committed.values()) > self._committed_before
         if self._arrivals.are_counted or self._confirming or read:
@@ -271,29 +271,29 @@ class BatchPlane:
     # Ending
 
     def _finish(self, query_: StreamingQuery, ended: Ended) -> Ended:
-        """The running batch goes to its end; the next one is refused, and that ends the query. Says why the run ended: a batch
-        that was given up leaves it incomplete."""
+        """Let the running batch end; the refusal of the next batch ends the query. Returns why the run ended: it is incomplete
+        if the batch was given up."""
         runner = self._runner
         assert runner is not None
-        patient = ended.is_complete  # nobody waits for the end of such a run, unless it is to be over as well
+        patient = ended.is_complete  # a complete run has no deadline of its own
         if self._last_batch.outwait(runner, lambda: query_.isActive and not runner.is_idle(0.1), query_.stop, patient):
             query_.stop()
         elif patient:
-            ended = self._over() or Ended.STOPPED
+            ended = self._end_due() or Ended.STOPPED
         if runner.fatal is not None:
             raise runner.fatal
         return ended
 
     def _close(self) -> Closed:
-        """Bring time to the last watermark, unless the run is to end before."""
+        """Advance time to the last watermark, unless the run has to end before."""
         if not self._timed or self._checkpoint.last_manifest() is None:
             return Closed({})
         assert self._state is not None
         now_us = round(self._clock() * 1e6)
         closed = closing.close(
-            self._checkpoint, self._state, self._timed, self._run_without_records, now_us, lambda: self._over() is not None
+            self._checkpoint, self._state, self._timed, self._run_without_records, now_us, lambda: self._end_due() is not None
         )
-        return closed._replace(open={name: one for name, one in closed.open.items() if one})
+        return closed._replace(open={name: waiting for name, waiting in closed.open.items() if waiting})
 
     def _run_without_records(self, batch: int) -> bool:
         """Run a closing batch; False if it was given up."""
@@ -305,23 +305,22 @@ class BatchPlane:
         log.info("the run ended: %s, after %d batches", ended, self._batches)
         if waiting and not self._batches:
             log.warning("the run ended (%s) before its first batch; %s records wait", ended, f"{waiting:,}")
-        for name, one in (self._left_open or {}).items():
-            told = one.to_json()
+        for name, left_open in (self._left_open or {}).items():
             log.info(
-                "operator %r keeps %d windows and %d timers open, the first until %s",
-                name, told["windows"], told["timers"], told["first"],
-            )  # fmt: skip
+                "operator %(name)r keeps %(windows)d windows and %(timers)d timers open, the first until %(first)s",
+                {"name": name, **left_open.to_json()},
+            )
 
     def _raise_if_unfinished(self) -> None:
-        """A run that ends while its query fails is no success."""
+        """Raise if the run ends while its query fails."""
         failure = self._runner.failure if self._runner else None
-        if failure is not None and (self._timed or not self._exhausted()):  # with timers, more than records is to be processed
+        if failure is not None and (self._timed or not self._exhausted()):  # with timers there is more than records to process
             raise RunError(f"the run ended while its query was failing: {failures.cause_of(failure)}") from failure
 
     # Failing
 
     def _failure(self, error: Exception, progressed: bool) -> Failure:
-        """What a failure was, after everything that is left of the query has ended. Raises what ends the run for good."""
+        """Clean up after a failed query and describe the failure. Raises if the failure ends the run for good."""
         self._retire()
         if self._runner is not None and self._runner.fatal is not None:
             raise self._runner.fatal
@@ -336,19 +335,19 @@ class BatchPlane:
             ) from error
         alive = self._session is not None and jvm.is_alive(self._session)
         died = None
-        if alive and failures.worker_died(error):  # workers that went with their JVM, or an executor, say nothing of a record
+        if alive and failures.worker_died(error):  # if the JVM or an executor died, the workers' deaths incriminate no record
             died = self._crashes.note(self._workers.dead(self._runner.latest if self._runner else None))
-        self._workers.kill()  # those of the old query that hang, which no task waits for any more
+        self._workers.kill()  # hanging workers of the old query
         if not alive:
             self._unlock()
             jvm.forget_dead_jvm()
             self._session = None
-        mended = died is not None and self._crashes.put_aside() is not None
+        mended = died is not None and self._crashes.set_aside() is not None
         if mended:
             log.warning("%s; that record goes to the dead letters, and the batch is processed again without it", died)
         return Failure(
             failures.cause_of(error, died), progressed=progressed, mended=mended, part="query" if alive else "JVM",
-            way_out=self._crashes.way_out() if died else "",
+            way_out=self._crashes.remedy() if died else "",
         )  # fmt: skip
 
     def _retire(self) -> None:
@@ -362,7 +361,7 @@ class BatchPlane:
         self._end_merges()
 
     def close(self, stop_session: bool = True) -> None:
-        """Let go of the checkpoint, and of the session if it is ours."""
+        """Release the checkpoint, and end the session with ``stop_session``."""
         self._end_merges()
         self._workers.end()
         self._unlock()
@@ -374,9 +373,9 @@ class BatchPlane:
             jvm.forget_dead_jvm()
 
     def _unlock(self) -> None:
-        """Have the JVM let go of the checkpoint: it may live on though its context has stopped."""
+        """Release the JVM's lock of the checkpoint: the JVM may outlive its context."""
         if self._jvm_lock is not None:
-            with contextlib.suppress(Exception):  # it may be dead, and then holds nothing
+            with contextlib.suppress(Exception):  # a dead JVM has released the lock
                 self._jvm_lock.close()
             self._jvm_lock = None
 

@@ -1,4 +1,4 @@
-"""Whether a run can write to its folders, tried before Spark starts and before anything is changed."""
+"""Checks that a run can write to its folders, before Spark starts and before anything is changed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from springtide.model.endpoints import FilesSink
 from springtide.model.topology import Topology
 
 LEAST_FREE_BYTES = 64 << 20
-"""Free space that a start asks of each file system. Spark's log, staged output and state of the first minutes fit into it; with
-less, a run would fail in the middle of a batch instead of here."""
+"""Minimal free space of each file system at a start. It suffices for Spark's log, staged output and state of the first minutes;
+with less, a run would fail during a batch instead of here."""
 PROBE_BYTES = 4096
-"""One block of most file systems: a full disk refuses it even where it still has room for a file's name."""
+"""Size of the file for the write test. It is one block of most file systems, which a full disk refuses."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """A folder that a run writes to. ``what``: its part in the run, as errors call it."""
+    """A folder to which a run writes. ``what``: its name in errors."""
 
     what: str
     folder: Path
@@ -48,7 +48,7 @@ def needs(topology: Topology, checkpoint: Path | None, runs: Path) -> list[Need]
 
 
 def check(needed: Iterable[Need]) -> None:
-    """Refuse a folder that cannot be written to, and a file system that is full."""
+    """Refuse a folder without write access, and a full file system."""
     tried: set[Path] = set()
     for need in needed:
         if need.there in tried:
@@ -61,7 +61,7 @@ def check(needed: Iterable[Need]) -> None:
 def _check_space(need: Need) -> None:
     found = os.statvfs(need.there)
     free = found.f_bavail * found.f_frsize
-    if found.f_blocks and free < LEAST_FREE_BYTES:  # a file system without blocks does not tell how much is free
+    if found.f_blocks and free < LEAST_FREE_BYTES:  # a file system without blocks does not report its free space
         raise need.error(
             f"{need.what} {need.folder}: {free / 1e6:.1f} MB are free there, and at least {LEAST_FREE_BYTES / 1e6:.0f} MB are"
             " needed; free some space, or give another folder"

@@ -1,4 +1,4 @@
-"""The Spark session: settings that suit small, frequent batches, and checks of one that a user brings."""
+"""The Spark session: settings for small, frequent batches, and checks of a session that the user passes."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.locality.wait": "0",
-    # a task that is for one executor, as what warms it up, waits for it; no task of a batch is for the one that has its blocks
+    # a task with a preferred executor, such as a warm-up, waits for it; tasks of a batch prefer no executor
     "spark.locality.wait.process": "10s",
     "spark.shuffle.reduceLocality.enabled": "false",
     "spark.shuffle.io.maxRetries": "1",  # a lost executor stalls a batch for 1 s, not 15
     "spark.shuffle.io.retryWait": "1s",
-    "spark.ui.enabled": "false",  # Spark's pages would be open to the network
+    "spark.ui.enabled": "false",  # Spark's pages would be accessible from the network
     "spark.ui.showConsoleProgress": "false",
-    # else tasks of SQL, as those of sources, have a daemon and workers of their own: twice the memory, and the start of Python
+    # else SQL tasks, such as those of sources, have their own daemon and workers: twice the memory, and another Python start
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }  # fmt: skip
 
 PYTHON = "spark.sql.execution.pyspark.python"
-"""The interpreter of Python tasks; without it, those of a data source would take the one that its planning takes."""
+"""The interpreter of Python tasks; without it, tasks of a data source would use the interpreter that plans the source."""
 
 GRACEFUL: Mapping[str, str] = {
     "spark.decommission.enabled": "true",
     "spark.storage.decommission.enabled": "true",
     "spark.storage.decommission.shuffleBlocks.enabled": "true",
-    # an executor leaves at the look after the one that found its last shuffle file: within 3 s, not 30 to 37
+    # an executor ends one interval after its last shuffle file has moved: within 3 s, not 30 to 37
     "spark.storage.decommission.replicationReattemptInterval": "1s",
 }
-"""An executor that is let go takes no more tasks, ends those that it has, and hands on what later stages read from it."""
+"""A released executor takes no more tasks, completes its running tasks, and migrates blocks that later stages read."""
 
-EXECUTORS: Mapping[str, str] = {**GRACEFUL, "spark.executor.cores": "1"}  # so that they come and go one slot at a time
+EXECUTORS: Mapping[str, str] = {**GRACEFUL, "spark.executor.cores": "1"}  # scale in steps of one slot
 """For masters with executors of their own."""
 
 FRUGAL: Mapping[str, str] = {
-    # Spark limits the addresses that a Python worker may map, used or not. Arrow's own allocator takes 1 GB of them at once,
-    # and that of the C library 64 MB for each thread: 1,414 MB of addresses for 128 MB of memory. Without them it is 286 MB
+    # Spark limits the address space of a Python worker, used or not. Arrow's allocator reserves 1 GB at once, and the allocator
+    # of the C library 64 MB for each thread: 1,414 MB of addresses for 128 MB of memory. With these settings it is 286 MB
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
     "spark.executorEnv.MALLOC_ARENA_MAX": "1",
     "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
@@ -62,7 +62,7 @@ FRUGAL: Mapping[str, str] = {
 """For Python workers whose memory is limited, by ``spark.executor.pyspark.memory``."""
 
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""Nothing listens to the outside."""
+"""No port is accessible from other hosts."""
 
 LOCAL: Mapping[str, str] = {
     **LOOPBACK,
@@ -74,7 +74,7 @@ LOCAL: Mapping[str, str] = {
 
 
 def local_master(max_slots: int) -> str:
-    """All slots in this process; a task is tried four times, as on a cluster."""
+    """A master with all slots in this process; a task has four attempts, as on a cluster."""
     return f"local[{max_slots},4]"
 
 
@@ -82,7 +82,7 @@ def create(
     master: str, app: str, *, conf: Mapping[str, str] | None = None, py_files: Sequence[str] = (),
     archives: Sequence[str] = (), log: Path | None = None, dynamic: bool = False,
 ) -> object:  # fmt: skip
-    """A new session with Springtide's settings; ``conf`` goes above them. ``log`` gets what Spark and its workers print.
+    """A new session with Springtide's settings, which ``conf`` overrides. ``log`` gets the output of Spark and its workers.
 
     ``dynamic``: whether Spark may add and remove executors by itself.
     """
@@ -126,7 +126,7 @@ def create(
 
 @contextlib.contextmanager
 def _own_interrupt() -> Iterator[None]:
-    """Keep the handler of Ctrl-C: Spark's own, put there when a context starts, would cancel the batch."""
+    """Restore the handler of Ctrl-C: a starting Spark context installs its own, which would cancel the batch."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -136,11 +136,11 @@ def _own_interrupt() -> Iterator[None]:
 
 
 def adopt(session: object, dynamic: bool = False) -> object:
-    """A user's own session: checked, and given the settings that can still be changed, without touching theirs."""
+    """Check a user's session; returns a child session with those of our settings that can still be changed."""
     from springtide.spark.private import jvm
 
     if not jvm.is_alive(session):
-        raise RunError("the Spark session that was handed over has ended; make a new one, and go on from the checkpoint")
+        raise RunError("the Spark session that was passed has ended; make a new one, and resume from the checkpoint")
     check(session, dynamic)
     own = session.newSession()  # type: ignore[attr-defined]
     for name, value in SETTINGS.items():
@@ -151,7 +151,7 @@ def adopt(session: object, dynamic: bool = False) -> object:
 
 
 def check_settings(conf: Mapping[str, str], shipped: Sequence[str], dynamic: bool = False) -> None:
-    """Refuse, before anything is started, what a new session could not work with."""
+    """Refuse settings with which a new session could not work, before anything starts."""
     _refuse(dict(os.environ), conf, dynamic)
     for file in shipped:
         if not os.path.exists(file.split("#")[0]):
@@ -159,7 +159,7 @@ def check_settings(conf: Mapping[str, str], shipped: Sequence[str], dynamic: boo
 
 
 def check(session: object, dynamic: bool = False) -> None:
-    """Refuse what cannot work: Spark Connect, an old Spark, dynamic allocation unless it is wanted."""
+    """Refuse a session that cannot work: Spark Connect, an old Spark, dynamic allocation without ``dynamic``."""
     if "connect" in type(session).__module__:
         raise SetupError(
             "this is a Spark Connect session; Springtide builds stages inside the driver, which Connect does not allow."

@@ -1,5 +1,5 @@
-"""How staged output becomes a sink's: delivered before the manifest where a replay may repeat it, published after it
-where nothing but the manifest decides. Every file is checked against its receipt first."""
+"""Passes staged output to the sinks: at-least-once sinks get it before the commit, as a replay may repeat it; files are
+published after the commit. Every file is checked against its receipt first."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ AS_BEFORE = "start once with the sinks' paths as they were"
 
 
 class Sinks:
-    """The sinks of one topology, on the driver. ``places``: where each stages its files, "" for dead letters."""
+    """The sinks of one topology, on the driver. ``places``: the staging folder of each, "" for dead letters."""
 
     def __init__(self, topology: Topology, dead_letters: FilesSink, places: Mapping[str, Staging]) -> None:
         self._topology = topology
         self._dead_letters = dead_letters
         self._places = places
-        self.memory: dict[str, dict[int, list[pa.Table]]] = {}  # by name and batch: one that is run again replaces itself
+        self.memory: dict[str, dict[int, list[pa.Table]]] = {}  # by name and batch: a repeated batch replaces itself
 
     def prepare(self, session: SparkSession, checkpoint: Checkpoint) -> None:
-        """Make the folders, publish what was committed and is still hidden, and sweep away what else earlier epochs staged."""
+        """Make the folders, publish committed files that are still hidden, and remove other files of earlier epochs."""
         self._refuse_tables_of_others(session, checkpoint)
         for operator in self._topology.sinks:
             if isinstance(operator.sink, FilesSink):
@@ -52,20 +52,20 @@ class Sinks:
             staged.sweep(place, checkpoint.epoch)
 
     def _settle(self, checkpoint: Checkpoint) -> None:
-        """Publish what the last batch committed and left hidden, or have the batch computed again. Every earlier batch was
-        published before the next one began; and what Spark has logged as committed is the readers', who may have moved it."""
+        """Publish hidden files of the last committed batch, or have the batch computed again. Earlier batches were published
+        before their successor began. Files of a batch whose commit Spark has logged may have been moved by readers."""
         manifest = checkpoint.last_manifest()
         if manifest is None:
             return
         batch = int(manifest["batch"])
         finished, receipts = checkpoint.is_finished(batch), manifest.get("receipts")
-        if finished and staged.have_paths(receipts):  # of no use any more, and the folders may have been moved since
+        if finished and staged.have_paths(receipts):  # not needed any more, and the folders may have been moved since
             return
         try:
             outputs = self.located(batch, receipts)
         except ValueError as error:
             raise CheckpointError(
-                f"{checkpoint.manifest_file(batch)}: {error}. It was changed from outside, or a sink's path was; nothing was"
+                f"{checkpoint.manifests.file(batch)}: {error}. It was changed from outside, or a sink's path was; nothing was"
                 f" moved. {ways_out(PUT_BACK, AS_BEFORE, ANEW)}"
             ) from None
         if finished:
@@ -73,10 +73,10 @@ class Sinks:
         try:
             self.publish(outputs)
         except StagedFileError as damage:
-            take_back(checkpoint, batch, str(damage), [one.target for one in outputs if one.target is not None])
+            take_back(checkpoint, batch, str(damage), [output.target for output in outputs if output.target is not None])
 
     def located(self, batch: int, receipts: Any) -> list[Output]:
-        """The staged files of a batch, from its receipts as JSON. ValueError for what no task of this topology can send."""
+        """The staged files of a batch, from its receipts as JSON. ValueError for a receipt that no task can have sent."""
         if not isinstance(receipts, list) or not all(isinstance(receipt, dict) for receipt in receipts):
             raise ValueError("a receipt is missing, or is no object")
         targets = {operator.name: operator.sink for operator in self._topology.sinks} | {"": self._dead_letters}
@@ -94,24 +94,24 @@ class Sinks:
         return outputs
 
     def _refuse_tables_of_others(self, session: SparkSession, checkpoint: Checkpoint) -> None:
-        """Batches are numbered from 0 by every checkpoint: one would overwrite what another one wrote."""
+        """Every checkpoint numbers its batches from 0, so that two checkpoints would overwrite each other's batches."""
         tables = [o.sink for o in self._topology.sinks if isinstance(o.sink, TableSink)]
         fenced = {sink.name: sink.batch_column for sink in tables if sink.batch_column is not None}
         begun = checkpoint.begun() >= 0
-        remembered = checkpoint.recall("tables") or {"fenced": list(fenced)}  # older ones did not remember them
+        remembered = checkpoint.recall("tables") or {"fenced": list(fenced)}  # older checkpoints have no such document
         own = remembered["fenced"] if begun else []
         for name, column in fenced.items():
             if not session.catalog.tableExists(name):
                 continue
-            parted = [one.name for one in session.catalog.listColumns(name) if one.isPartition]
-            if column.lower() not in [one.lower() for one in parted]:  # a batch would overwrite all of it
+            partitions = [found.name for found in session.catalog.listColumns(name) if found.isPartition]
+            if column.lower() not in map(str.lower, partitions):  # a batch would overwrite the whole table
                 raise CheckpointError(
-                    f"table {name!r} is partitioned by {', '.join(parted) or 'nothing'}, not by batch_column={column!r}; drop"
-                    " it, if it is empty, and it is made anew, or name another table"
+                    f"table {name!r} is partitioned by {', '.join(partitions) or 'nothing'}, not by batch_column={column!r};"
+                    " drop it, if it is empty, and it is made anew, or name another table"
                 )
             if name not in own and not session.table(name).isEmpty():
                 raise CheckpointError(
-                    f"table {name!r} holds batches of another checkpoint, which this one would overwrite; go on from that"
+                    f"table {name!r} holds batches of another checkpoint, which this one would overwrite; resume from that"
                     " checkpoint, name the table as before, or name another one"
                 )
         if tables:
@@ -119,18 +119,17 @@ class Sinks:
 
     @property
     def hand_on(self) -> bool:
-        """Whether a sink gives batches to somebody who keeps them by their number, before they are committed."""
         return hands_on(self._topology)
 
     def deliver(self, session: SparkSession, batch: int, outputs: Outputs) -> None:
-        """Hand a batch to the sinks that take it as a whole. Runs before the manifest: a crash in between repeats it."""
+        """Pass a batch to the at-least-once sinks. A crash before the commit that follows repeats the delivery."""
         for batches in self.memory.values():
             batches.pop(batch, None)
         for operator in self._topology.sinks:
-            own = [one for one in outputs if one.receipt.sink == operator.name]
+            own = [output for output in outputs if output.receipt.sink == operator.name]
             schema = self._topology.input_schema(operator)
             if isinstance(operator.sink, MemorySink):
-                tables = [pa.parquet.read_table(one.staged) for one in own]
+                tables = [pa.parquet.read_table(output.staged) for output in own]
                 self.memory.setdefault(operator.sink.name, {}).setdefault(batch, []).extend(tables)
             elif isinstance(operator.sink, ForeachSink):
                 operator.sink.function(_frame(session, own, schema), batch)
@@ -140,22 +139,22 @@ class Sinks:
                 _show(own, operator.sink, operator.name, batch)
 
     def received(self, name: str) -> pa.Table | None:
-        """All that memory sinks of a name got in this run, in the order of the batches; None for nothing."""
+        """The records of the memory sinks of a name in this run, ordered by batch; None if there are none."""
         parts = [table for _, tables in sorted(self.memory[name].items()) for table in tables]
         return pa.concat_tables(parts) if parts else None
 
     def publish(self, outputs: Outputs) -> None:
-        """Make a committed batch visible, and drop what only the driver had to read. Doing it again changes nothing.
+        """Make a committed batch visible, and remove files that only the driver had to read. Idempotent.
 
-        All files are checked before the first one is moved.
+        All files are checked before the first file is moved.
         """
-        hidden = [one for one in outputs if one.target is not None and staged.is_hidden(one)]
-        for one in hidden:
-            staged.publish(one)
-        for one in outputs:
-            if one.target is None:
-                one.staged.unlink(missing_ok=True)
-        for folder in {one.target.parent for one in outputs if one.target is not None}:
+        hidden = [output for output in outputs if output.target is not None and staged.is_hidden(output)]
+        for output in hidden:
+            staged.publish(output)
+        for output in outputs:
+            if output.target is None:
+                output.staged.unlink(missing_ok=True)
+        for folder in {output.target.parent for output in outputs if output.target is not None}:
             sync_folder(folder)
 
 
@@ -163,8 +162,7 @@ def _frame(session: SparkSession, outputs: Outputs, schema: pa.Schema) -> DataFr
     structure = from_arrow_schema(schema)
     if not outputs:
         return session.createDataFrame([], structure)
-    paths = [one.staged.as_uri() for one in outputs]
-    return session.read.schema(structure).parquet(*paths)
+    return session.read.schema(structure).parquet(*(output.staged.as_uri() for output in outputs))
 
 
 def _write_table(frame: DataFrame, sink: TableSink, batch: int) -> None:
@@ -174,17 +172,17 @@ def _write_table(frame: DataFrame, sink: TableSink, batch: int) -> None:
     marked = frame.withColumn(sink.batch_column, F.lit(batch).cast("bigint"))
     if not frame.sparkSession.catalog.tableExists(sink.name):
         marked.limit(0).write.format(sink.format).partitionBy(sink.batch_column).saveAsTable(sink.name)
-    # as a setting of the session: insertInto drops it as an option, and would overwrite the other batches' partitions too
+    # a setting of the session: insertInto ignores the option, and would overwrite the partitions of other batches
     frame.sparkSession.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
-    in_order = frame.sparkSession.table(sink.name).columns  # insertInto goes by position
+    in_order = frame.sparkSession.table(sink.name).columns  # insertInto matches columns by position
     marked.select(*in_order).write.mode("overwrite").insertInto(sink.name)
 
 
 def _show(outputs: Outputs, sink: ConsoleSink, name: str, batch: int) -> None:
     rows: list[dict[str, Any]] = []
-    for one in outputs:
+    for output in outputs:
         if len(rows) < sink.rows:
-            rows += pa.parquet.read_table(one.staged).slice(0, sink.rows - len(rows)).to_pylist()
-    total = sum(one.receipt.rows for one in outputs)
+            rows += pa.parquet.read_table(output.staged).slice(0, sink.rows - len(rows)).to_pylist()
+    total = sum(output.receipt.rows for output in outputs)
     lines = [f"[{name}] batch {batch}: {total} records", *(f"  {row}" for row in rows)]
-    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201  this sink is for printing
+    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201  this sink prints

@@ -22,9 +22,9 @@ def stream(
     session: SparkSession, topology: Topology, start: Path, control: Callable[[str], Path], ticking: bool = False
 ) -> DataFrame:
     """One DataFrame for all sources. With several, each row fills the struct column of its own source. ``start``: the document
-    that says when the schedule of generated ones started.
+    with the start of the schedule.
 
-    ``ticking``: there is a batch at least once a second, if no records come one without any.
+    ``ticking``: there is a batch at least once a second, without records if none arrive.
     """
     frames = [_frame(session, source, start, control(source.name)) for source in topology.sources]
     united = frames[0] if len(frames) == 1 else _side_by_side(frames)
@@ -32,7 +32,7 @@ def stream(
 
 
 def _ticks(session: SparkSession, like: DataFrame) -> DataFrame:
-    """No row ever, but a new offset every second. Its one task is the last of its stage, so no record's place changes."""
+    """A stream without rows that has a new offset every second. Its task is the last of its stage, so no record moves."""
     seconds = session.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
     empty = [F.lit(None).cast(field.dataType).alias(field.name) for field in like.schema]
     return seconds.filter(F.lit(False)).select(*empty)
@@ -77,5 +77,5 @@ def _users(session: SparkSession, operator: Operator, spec: DataFrameSource) -> 
 
 
 def columns(schema: pa.Schema) -> list[Column]:
-    """The columns of a schema, also where a name has dots or spaces in it."""
+    """The columns of a schema. Their names may have dots and spaces."""
     return [F.col("`" + name.replace("`", "``") + "`") for name in schema.names]

@@ -1,7 +1,7 @@
-"""Staged files on the driver: from their receipts to where readers look.
+"""Staged files on the driver: located by their receipts, checked, published, swept.
 
-Only files of receipts that reached the manifest, and that are still as they were written, are ever moved to where readers
-look; the rest is swept away at the next start. ``task/staging.py`` writes them.
+A file is published only if the manifest has its receipt and the file is unchanged; the next start removes the others.
+``task/staging.py`` writes the files.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from springtide.spark.shared.receipt import Receipt, folder
 from springtide.spark.task.encoding import FORMATS
 
 BLOCK = 1 << 20
-"""Bytes of a file that are read at once for its checksum."""
+"""Bytes to read at once for the checksum of a file."""
 _FORMATS = "|".join(FORMATS)  # of any sink: a sink's own may have changed since
 _NAME = re.compile(rf"(\d+-\d+-\d+)\.({_FORMATS})", re.ASCII)
 _FILE = re.compile(rf"(\d+-\d+-\d+)-\d+\.({_FORMATS})", re.ASCII)
 
 
 class StagedFileError(Exception):
-    """A file that is not as its task wrote it. It is no ``SpringtideError``, which would end the run: the query starts again,
+    """A file has changed since its task wrote it. This is no ``SpringtideError``, which would end the run: the query restarts,
     and that start has the batch computed again."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """A staged file on the driver. ``target`` is None where the driver reads it and hands its records on."""
+    """A staged file on the driver. ``target`` is None if the driver reads the file and delivers its records."""
 
     receipt: Receipt
     staged: Path
@@ -55,13 +55,13 @@ def located(document: Mapping[str, Any], staging: Staging, target: str | None, b
 
 
 def _task_of(pattern: re.Pattern[str], prefix: str, name: str) -> tuple[str | Any, ...] | None:
-    """Level, gate, task and format, from a file's name behind the prefix that all files of a sink have in a batch."""
+    """Level, gate, task and format, from a file's name after the common prefix of a sink's files in a batch."""
     found = pattern.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
     return None if found is None else found.groups()
 
 
 def _parsed(document: Mapping[str, Any], staging: Staging) -> Receipt:
-    """A receipt from its JSON. Before receipts had plain names, they had the path of the file as ``staged``."""
+    """A receipt from its JSON. Receipts of earlier versions have the path of the file as ``staged``."""
     fields = dict(document)
     if "staged" in fields:
         place, file = os.path.split(str(fields.pop("staged")))
@@ -74,7 +74,7 @@ def _parsed(document: Mapping[str, Any], staging: Staging) -> Receipt:
     except TypeError as error:
         raise ValueError(f"it has other fields than a receipt ({error})") from None
     numbers, names = (receipt.epoch, receipt.rows, receipt.bytes or 0, receipt.crc32 or 0), (receipt.name, receipt.file)
-    if not all(isinstance(one, int) and one >= 0 for one in numbers) or not all(isinstance(one, str) for one in names):
+    if not all(isinstance(n, int) and n >= 0 for n in numbers) or not all(isinstance(name, str) for name in names):
         raise ValueError("its fields do not have the types of a receipt's")
     if "staged" not in document and None in (receipt.bytes, receipt.crc32):
         raise ValueError("its size or its checksum is missing")
@@ -82,12 +82,12 @@ def _parsed(document: Mapping[str, Any], staging: Staging) -> Receipt:
 
 
 def have_paths(receipts: Any) -> bool:
-    """Whether these are receipts of an earlier version, which had the paths of files."""
-    return isinstance(receipts, list) and any(isinstance(one, dict) and "staged" in one for one in receipts)
+    """Whether these are receipts of an earlier version, which have the paths of files."""
+    return isinstance(receipts, list) and any(isinstance(receipt, dict) and "staged" in receipt for receipt in receipts)
 
 
 def check_staged(output: Output) -> None:
-    """Refuse to commit a batch of which the driver does not see a file, or not as it was written."""
+    """Refuse to commit a batch if the driver does not see one of its files, or sees other content than the task wrote."""
     fault = _fault(output.staged, output.receipt)
     if fault is None:
         return
@@ -101,26 +101,26 @@ def check_staged(output: Output) -> None:
 
 
 def is_hidden(output: Output) -> bool:
-    """Whether a committed file is still to be published; it is not if its target is there, as it was written."""
+    """Whether a committed file still has to be published. It has not if its target exists unchanged."""
     fault = _fault(output.staged, output.receipt)
     if fault is None:
         return True
     if output.target is None:
         return False
-    elsewhere = _fault(output.target, output.receipt)
-    if elsewhere is None:
+    target_fault = _fault(output.target, output.receipt)
+    if target_fault is None:
         return False
-    raise StagedFileError(f"the staged file {output.staged} {fault}, and {output.target} {elsewhere}")
+    raise StagedFileError(f"the staged file {output.staged} {fault}, and {output.target} {target_fault}")
 
 
 def publish(output: Output) -> None:
-    """Move a staged file to where readers look."""
+    """Make a staged file visible to readers: one rename."""
     assert output.target is not None
     os.replace(output.staged, output.target)
 
 
 def _fault(path: Path, receipt: Receipt) -> str | None:
-    """What is wrong with a file, None if it is as the receipt says. Links are not followed: a task writes none."""
+    """The difference between a file and its receipt; None if there is none. Links are not followed: a task writes none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -149,7 +149,7 @@ def _checksum(file: Any) -> int:
 
 
 def sweep(staging: Staging, before_epoch: int) -> None:
-    """Remove what earlier epochs staged and did not commit."""
+    """Remove files that earlier epochs staged and did not commit."""
     for place in Path(staging.folder).glob("epoch-*"):
         epoch = re.fullmatch(r"epoch-(\d+)", place.name, re.ASCII)
         if epoch is not None and int(epoch[1]) < before_epoch:

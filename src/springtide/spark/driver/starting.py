@@ -1,4 +1,4 @@
-"""A start of a checkpoint: gathers what its parts say, refuses what does not agree, and mends what can be mended."""
+"""Reads the parts of a checkpoint at a start, and refuses or mends parts that do not agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from springtide.errors import DamageError
 from springtide.model.endpoints import ForeachSink, TableSink
 from springtide.model.topology import Topology
-from springtide.spark.driver.agreement import Found, fault_of, is_note_void, mendings_of
+from springtide.spark.driver.agreement import Found, is_note_void, mendings_of, refusal_of
 from springtide.spark.driver.begun import Begun
 from springtide.spark.driver.manifests import Manifests
 from springtide.spark.private.logs import Logs
@@ -24,13 +24,13 @@ log = logging.getLogger("springtide.spark")
 
 
 def hands_on(topology: Topology) -> bool:
-    """Whether a sink gives batches to somebody who keeps them by their number, before they are committed."""
+    """Whether a sink delivers batches, before their commit, to a receiver that identifies them by their number."""
     return any(isinstance(operator.sink, TableSink | ForeachSink) for operator in topology.sinks)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a checkpoint that have to agree. ``begun``: what the ``note`` says; None if it is gone or damaged."""
+    """The parts of a checkpoint that have to agree. ``begun``: content of the ``note``; None if that is gone or damaged."""
 
     root: Path
     manifests: Manifests
@@ -42,7 +42,7 @@ class Parts:
     has_state: bool
 
     def agree(self) -> None:
-        """Refuse parts that do not agree, else mend them. Nothing is changed if they are refused."""
+        """Refuse parts that do not agree, or mend them. A refusal changes nothing."""
         try:
             last = self.manifests.last() or {}
             self.manifests.check_chain()
@@ -50,9 +50,9 @@ class Parts:
             ways = self._ways_out(error.remedy, f"move it away, then {EXPORT}")
             raise DamageError(error.path, error.fault, ways) from None
         found = self._found(last)
-        fault = fault_of(found)
-        if fault is not None:
-            raise DamageError(self.root / fault.file, fault.differs, self._ways_out(PUT_BACK, EXPORT))
+        refusal = refusal_of(found)
+        if refusal is not None:
+            raise DamageError(self.root / refusal.file, refusal.differs, self._ways_out(PUT_BACK, EXPORT))
         for mending in mendings_of(found):
             if mending.reason is not None:
                 log.warning("%s %s", self.root / mending.file, mending.reason)
@@ -81,10 +81,10 @@ class Parts:
         )
 
     def _recorded(self, batch: int) -> str | int | None:
-        """The offsets of a batch in its manifest; None if that is not there, or has none."""
+        """The offsets of a batch in its manifest; None if there is no manifest, or if it has none."""
         try:
             return (self.manifests.read(batch) or {}).get("offsets")
-        except DamageError:  # it is not the last one, and whoever reads all of them warns of it
+        except DamageError:  # not the last manifest; ``Manifests.readable`` warns of it
             return None
 
     def _ways_out(self, mend: str, export: str) -> str:
@@ -92,7 +92,7 @@ class Parts:
 
 
 def _published(staged: Iterable[Staging]) -> dict[str, int]:
-    """Of each ``files`` sink, and of the dead letters, the newest file that readers see, with its batch."""
+    """The newest visible file of each ``files`` sink and of the dead letters, with its batch."""
     found: dict[str, int] = {}
     for place in staged:
         folder = Path(place.folder).parent.parent

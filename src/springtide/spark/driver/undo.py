@@ -1,7 +1,7 @@
-"""Taking back the last commit, so that Spark hands the same batch to the run again.
+"""Undoes the last commit, so that Spark repeats the batch.
 
-A batch whose manifest is there and whose output cannot be published is computed again from what is still there: its offsets in
-Spark's log, its plan, and the state of the batch before, whose files outlive two commits.
+If the output of a committed batch cannot be published, the batch is computed again from its offsets in Spark's log, its plan,
+and the state of the previous batch, whose files are retained for two commits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ OLDER = "restore the whole checkpoint from an older copy, and remove what the si
 
 
 def take_back(checkpoint: Checkpoint, batch: int, fault: str, published: Iterable[Path]) -> None:
-    """Undo the commit of the last batch, or say why that cannot be. ``published``: where files of the batch may be visible.
+    """Undo the commit of the last batch; CheckpointError with the reason if it is impossible. ``published``: the paths at which
+    files of the batch may be visible.
 
-    The files are removed before the manifest: a crash in between leaves a committed batch whose output is missing, and the next
-    start comes here again.
+    The files are removed before the manifest. After a crash in between, output of a committed batch is missing, and the next
+    start repeats this undo.
     """
     hindrance = _hindrance(checkpoint, batch)
     if hindrance is not None:
@@ -44,20 +45,20 @@ def take_back(checkpoint: Checkpoint, batch: int, fault: str, published: Iterabl
         folders.add(file.parent)
     for folder in folders:
         sync_folder(folder)
-    checkpoint.uncommit(batch)
+    checkpoint.manifests.remove(batch)
 
 
 def _hindrance(checkpoint: Checkpoint, batch: int) -> str | None:
-    """What is missing for the batch to be computed again, None if nothing is."""
+    """The reason why the batch cannot be computed again; None if it can."""
     if checkpoint.begun() != batch:
         return f"the last batch in Spark's log of offsets is {checkpoint.begun()}"
-    if checkpoint.plan(batch) is None:
+    if checkpoint.plans.read(batch) is None:
         return "its plan is missing"
     before = checkpoint.manifest(batch - 1) if batch else {"state": checkpoint.recall(SEED) or {}}
     if before is None:
         return f"the manifest of batch {batch - 1} is missing, which has the state before it"
     for operator, document in before.get("state", {}).items():
-        fault = presence.fault_of(below(checkpoint.state_root(), folder_of(operator)), Catalog.from_json(document))
+        fault = presence.lost_file(below(checkpoint.state_root(), folder_of(operator)), Catalog.from_json(document))
         if fault is not None:
             return f"of the state before it {fault.path} {fault.differs}"
     return None

@@ -1,4 +1,4 @@
-"""The Python workers as the driver sees them: where each one is, which are stuck, and which died at a record."""
+"""The Python workers on the driver: the place of each worker, whether it is alive, and why it died."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from springtide.spark.shared.progress import FAULT, PAGE_BYTES, Place, parse
+from springtide.spark.shared.progress import FAULT, PAGE_BYTES, RecordPlace, parse
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker in a task, as its page had it."""
+    """A worker in a task, as read from its page."""
 
     host: str
     pid: int
     batch: int
-    place: Place
+    place: RecordPlace
     alive: bool
-    fault: str | None = None  # of one that died of a fatal signal: which, and in which line
+    fault: str | None = None  # the fatal signal of which it died, and the line
 
 
 class Workers:
@@ -37,10 +37,10 @@ class Workers:
         self._folder = root
 
     def begin(self, epoch: int) -> None:
-        """A folder for the pages of a new epoch, without those of earlier ones."""
+        """Make a folder for the pages of a new epoch, and remove the pages of earlier epochs."""
         self.end()
         self._folder = self.root / str(epoch)
-        with contextlib.suppress(OSError):  # a full disk: messages will lack the place of a record, and nothing else
+        with contextlib.suppress(OSError):  # if the disk is full, messages lack the place of a record
             self._folder.mkdir(parents=True, mode=0o700)
 
     def end(self) -> None:
@@ -48,15 +48,15 @@ class Workers:
 
     def busy(self, batch: int) -> list[Worker]:
         """The workers that are in a task of a batch."""
-        return [one for one in self._read(batch) if one.alive and one.batch == batch]
+        return [worker for worker in self._read(batch) if worker.alive and worker.batch == batch]
 
     def dead(self, batch: int | None) -> list[Worker]:
         """The workers that died in a task of a batch."""
-        return [one for one in self._read() if not one.alive and one.batch == batch]
+        return [worker for worker in self._read() if not worker.alive and worker.batch == batch]
 
     def kill(self) -> list[Worker]:
-        """End the workers on this host that are in a task: those that a cancelled job leaves behind. Spark closes their
-        sockets, which a function that hangs does not notice."""
+        """Kill the workers on this host that are still in a task of a cancelled job. Spark closes their sockets, but a hanging
+        function does not notice that."""
         killed = []
         for worker in self._read():
             if worker.alive and worker.host == socket.gethostname() and _is_python_worker(worker.pid):
@@ -66,11 +66,11 @@ class Workers:
         return killed
 
     def _read(self, batch: int | None = None) -> Iterator[Worker]:
-        """The workers that were in a task when last heard of: they are still, or died in it. The pages of workers that ended
-        without a task, or in one before ``batch``, are removed: Spark may be told to start a worker for every task."""
+        """The workers that are in a task, or died in it. Removes the pages of workers that ended without a task, or in a task
+        before ``batch``: Spark can be set to start a worker for every task."""
         with contextlib.suppress(OSError):  # the folder could not be made
             for path in sorted(self._folder.iterdir()):
-                with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or no page
+                with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or not a page
                     worker, alive = _read(path)
                     if not alive and (worker is None or (batch is not None and worker.batch < batch)):
                         path.unlink()
@@ -80,7 +80,7 @@ class Workers:
 
 
 def _read(path: Path) -> tuple[Worker | None, bool]:
-    """What a page tells, None of a worker without a task; and whether the worker lives."""
+    """The worker of a page, None if it is without a task; and whether the worker is alive."""
     host, _, pid = path.name.rpartition("-")
     number = int(pid)
     with path.open("r+b") as file:
@@ -93,7 +93,7 @@ def _read(path: Path) -> tuple[Worker | None, bool]:
 
 
 def _is_locked(file: int) -> bool:
-    """Whether another process holds the lock, which ends with that process."""
+    """Whether another process has locked the file. The kernel releases the lock when that process ends."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -102,7 +102,7 @@ def _is_locked(file: int) -> bool:
 
 
 def _fault(path: Path) -> str | None:
-    """What Python wrote when the process got a fatal signal, in a line: the signal, and where the user's function was."""
+    """The fatal signal and the line of the user's function, from the stack that Python wrote when the process died."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -116,7 +116,7 @@ def _fault(path: Path) -> str | None:
 
 
 def _is_python_worker(pid: int) -> bool:
-    """Whether a process of this host is one that Spark's daemon forked, where the system tells."""
+    """Whether Spark's daemon has forked a process of this host, as far as the system has ``/proc``."""
     try:
         return b"daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -1,9 +1,9 @@
-"""Everything that relies on Spark's private parts, and the only package that reaches into the JVM.
+"""All code that relies on Spark's private API, and the only package that reaches into the JVM.
 
-A new version of Spark can break what is here, and nothing else. Each file says why Springtide needs it, with which versions of
-Spark it was seen to work, and what happens where it is not there.
+A new version of Spark can break this package, and nothing else. Each file says why Springtide needs the private API, with
+which versions of Spark it was tested, and what happens without it.
 
-    jvm          starts the JVM, sees whether it is alive, and lets go of it
+    jvm          starts the JVM, checks whether it is alive, and forgets a dead one
     properties   settings for the JVM in a file that only this user can read
     local_files  Hadoop's local files without a process for each
     query        the sink of the query, and why a query ended
@@ -12,6 +12,6 @@ Spark it was seen to work, and what happens where it is not there.
     logs         the text of Spark's offset and commit logs
     executors    lists, requests, warms up and releases executors
     status       the progress and the jobs of a query that is not Springtide's
-    daemon       the parent of the Python workers, which imports what they need
-    pool         workers that start before a plan wants them
+    daemon       the parent of the Python workers, which imports their modules
+    pool         workers that start before a plan needs them
 """

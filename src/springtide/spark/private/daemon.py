@@ -1,17 +1,16 @@
-"""The parent of Spark's Python workers, with what every worker needs done before they are forked.
+"""The parent of Spark's Python workers. It prepares every worker before the fork.
 
-A fresh worker took half a second of a core before it touched a record; now it takes 10 ms:
+A fresh worker took half a second of a core before its first record; now it takes 10 ms:
 
-- Arrow and numpy are imported here, and pandas, which Arrow imports when it makes its first array.
-- What was imported is frozen out of the garbage collector: Spark collects garbage after every task, which took 20 ms of
-  each stage on 2 cores. What a worker keeps from task to task grows again, to 3.5 ms a task with 100 MB of state, so only
-  what is young is looked through every time.
-- Python 3.11 reads the directory of a zip file again for every folder that was imported from it, 18 for pyspark.zip,
-  when Spark adds a folder to a worker's path. So nothing remembers those folders.
+- Arrow and numpy are imported here, and pandas, which Arrow imports for its first array.
+- The imported objects are frozen out of the garbage collector: Spark collects garbage after every task, which took 20 ms of
+  each stage on 2 cores. Objects that a worker retains between tasks add to that, 3.5 ms a task with 100 MB of state, so most
+  collections cover only the young generations.
+- When Spark adds a folder to a worker's path, Python 3.11 reads the directory of a zip file again for every cached folder
+  of it, 18 for pyspark.zip. So the cache is cleared of those folders.
 
 Seen to work on: Spark 4.2 and 4.3, which start the module that ``spark.python.daemon.module`` names.
-Without it (a session that is handed in may have another daemon): runs give the same results, and each task takes longer,
-as above.
+Without it (a user's session may have another daemon): runs have the same results, and each task takes longer, as above.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyspark.daemon
 import pyspark.worker
 
-# what tasks, and users' functions in them, import
+# modules that tasks import, and users' functions in them
 import springtide.model.generated
 import springtide.processors.aggregates
 import springtide.processors.deduplicate
@@ -39,7 +38,7 @@ import springtide.spark.task.rows
 import springtide.spark.task.stage  # noqa: F401
 
 WHOLE_EVERY = 16
-"""After so many tasks all garbage is looked for, and not what is young alone."""
+"""Collect all generations after this number of tasks, and only the young ones in between."""
 
 
 class TaskGarbage:
@@ -60,7 +59,7 @@ if __name__ == "__main__":
     pa.array([0])
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
-            del sys.path_importer_cache[path]  # made again at the next import, from a directory that was read
+            del sys.path_importer_cache[path]  # the next import makes it again, from the cached directory
     gc.collect()
     gc.freeze()
     pyspark.daemon.gc = TaskGarbage()

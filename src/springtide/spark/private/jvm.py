@@ -1,10 +1,10 @@
-"""The JVM that PySpark talks to: starting it, seeing that it is alive, and letting go of it when it is dead.
+"""The JVM of PySpark: starts it, checks whether it is alive, and forgets it after its death.
 
-Why: PySpark starts a JVM with its settings in the list of processes, and cannot start a second one after the first died.
+Why: PySpark starts a JVM with its settings in the list of processes, and cannot start a second JVM after the first died.
 Seen to work on: Spark 4.2 and 4.3.
 Without it (``SparkContext._gateway``, ``_jvm``, ``_ensure_initialized``, ``launch_gateway``): no session starts, or none
-after the death of a JVM, so that a run ends where it would have started again. ``pythonExec`` decides which Python
-executors start; without it they start the driver's.
+after the death of a JVM, so that a run ends instead of restarting. ``pythonExec`` selects the Python of executors; without
+it they start the driver's.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from springtide.spark.private import properties
 
 
 def launch_jvm(settings: Mapping[str, str], log: Path | None) -> None:
-    """Start the JVM with settings that nobody else can see.
+    """Start the JVM with settings that no other user can see.
 
-    What it and its workers print goes to a file that only this user can read, so that a terminal stays readable; without one,
-    to where this process prints its errors.
+    The output of the JVM and its workers goes to ``log``, which only this user can read; without ``log`` to this process's
+    stderr.
     """
     if SparkContext._gateway is not None:
         return
     with contextlib.ExitStack() as stack:
-        printed = {}
+        output = {}
         if log is not None:
             file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             stack.callback(os.close, file)
-            printed["stderr"] = file
+            output["stderr"] = file
         stack.enter_context(properties.in_file(settings))
-        SparkContext._ensure_initialized(gateway=launch_gateway(popen_kwargs=printed))
+        SparkContext._ensure_initialized(gateway=launch_gateway(popen_kwargs=output))
 
 
 def forget_dead_jvm() -> None:
-    """Make room for a new JVM in this process after the old one died."""
+    """Allow PySpark to start a new JVM in this process after the old one died."""
     gateway = SparkContext._gateway
     if gateway is not None:
-        with contextlib.suppress(Exception):  # it is dead; whatever it says does not matter
+        with contextlib.suppress(Exception):  # the JVM is dead, so errors do not matter
             gateway.shutdown()
         process = getattr(gateway, "proc", None)
         if process is not None:
-            with contextlib.suppress(OSError):  # one that only lost its context lives until then
+            with contextlib.suppress(OSError):  # ends a JVM that has only lost its context
                 process.stdin.close()
     SparkContext._gateway = None
     SparkContext._jvm = None
@@ -68,9 +68,9 @@ def is_alive(session: Any) -> bool:
 
 
 def hold_jvm_lock(session: SparkSession, path: Path, wait_s: float = 30.0) -> Any:
-    """Have the JVM lock a file for as long as it lives, so that a new driver waits for an orphaned JVM to die.
+    """Have the JVM lock a file until it ends, so that a new driver waits for the end of an orphaned JVM.
 
-    A JVM whose Python driver was killed may still write to the checkpoint until it notices.
+    A JVM whose Python driver was killed may write to the checkpoint until it notices.
     """
     jvm = session._jvm
     channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
@@ -87,13 +87,13 @@ def hold_jvm_lock(session: SparkSession, path: Path, wait_s: float = 30.0) -> An
 
 
 def use_executors_python(session: SparkSession, python: str) -> None:
-    """The interpreter for whatever is wrapped from now on, which may be in an archive that only executors have."""
+    """Set the interpreter for functions that are wrapped from now on. It may be in an archive that only executors have."""
     session.sparkContext.pythonExec = python
 
 
 @contextlib.contextmanager
 def drivers_python(session: SparkSession) -> Iterator[None]:
-    """What is wrapped here runs beside the driver too, as the planning of a Python data source does."""
+    """Use the driver's interpreter for functions that also run beside the driver, such as planning a Python data source."""
     executors = session.sparkContext.pythonExec
     session.sparkContext.pythonExec = sys.executable
     try:

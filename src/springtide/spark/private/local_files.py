@@ -1,10 +1,9 @@
-"""Local files that Hadoop writes without a process: swaps the file system of the driver's JVM.
+"""Replaces the file system of the driver's JVM, so that Hadoop writes local files without starting processes.
 
-Why: Hadoop starts ``chmod`` for every file that it makes, where it lacks its native library, as in the pip package: 11 ms
-of every batch.
+Why: without its native library, as in the pip package, Hadoop starts ``chmod`` for every new file: 11 ms of every batch.
 Seen to work on: Spark 4.2 and 4.3, whose own compiler (janino) translates the thirty lines of Java below.
-Without it: where Hadoop has its native library, or a user has set ``fs.file.impl``, nothing is swapped. Where the compiler
-is missing, the session does not start.
+Without it: if Hadoop has its native library, or a user has set ``fs.file.impl``, nothing is replaced. If the compiler is
+missing, the session does not start.
 """
 
 from __future__ import annotations
@@ -38,15 +37,13 @@ public class LocalFiles extends LocalFileSystem {
   }
 }
 """
-"""Hadoop's local files, whose permissions are set by a system call."""
+"""Hadoop's local files, with a system call for permissions."""
 
 
 def write_logs_quickly(session: SparkSession) -> None:
-    """Have the driver's JVM write local files, of which a batch has two, its offsets and its commit, without processes.
+    """Have the driver's JVM write the offsets and the commit of each batch without processes, by ``_LOCAL_FILES``.
 
-    Hadoop starts a process, ``chmod``, for every file that it makes, where it lacks its native library, as in the pip
-    package: 5 to 6 ms. So what it has for local files is replaced, in this JVM, by ``_LOCAL_FILES``, which the compiler
-    translates that Spark has for its own code; and no ``.crc`` is written beside them, as manifests have the offsets.
+    A process takes 5 to 6 ms. No ``.crc`` files are written either, because manifests repeat the offsets.
     """
     jvm = session._jvm
     conf = jvm.org.apache.hadoop.conf.Configuration(session.sparkContext._jsc.hadoopConfiguration())
@@ -57,7 +54,7 @@ def write_logs_quickly(session: SparkSession) -> None:
         compiler.cook(_LOCAL_FILES)
         conf.setClassLoader(compiler.getClassLoader())
         conf.set("fs.file.impl", "springtide.LocalFiles")
-        root.getFileSystem(conf).close()  # Hadoop keeps one for all who ask: the next one that is made
+        root.getFileSystem(conf).close()  # removes it from Hadoop's cache, which then takes ours
         root.getFileSystem(conf)
-        conf.unset("fs.file.impl")  # a copy of this may go to executors, which have no such class
+        conf.unset("fs.file.impl")  # executors may get a copy of the settings, and lack the class
     root.getFileSystem(conf).setWriteChecksum(False)

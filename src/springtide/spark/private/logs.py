@@ -1,17 +1,17 @@
 """Spark's own part of a checkpoint, <checkpoint>/spark: its offset log, its commit log, and the logs of its sources.
 
-    offsets/N      what batch N reads: a version, a line of metadata, and the end offset of each source. In version 1 the place
-                   of a line is the source's number, and "-" stands for no offset; in version 2 each line begins with the
-                   number and a colon, lines have any order, and sources without an offset have none
+    offsets/N      the input of batch N: a version, a line of metadata, and the end offset of each source. In version 1 the
+                   position of a line is the source's number, and "-" means no offset; in version 2 each line begins with the
+                   number and a colon, in any order, and sources without an offset have no line
     commits/N      batch N is done
-    sources/I/N    the files that source I has seen; N.compact has all from the first on. Sources of other kinds keep their
+    sources/I/N    the files that source I has seen; N.compact has all from the first on. Sources of other kinds store their
                    start in sources/I/0
     metadata       the query's id
 
 Spark does not fsync any of them.
 
-Why: a replay has to read the same records, so a damaged log is mended from manifests, and closing batches are logged as Spark
-logs its own.
+Why: a replay has to read the same records, so a damaged log is mended from manifests; and closing batches are logged in the
+same way as Spark's.
 Seen to work on: Spark 4.2 and 4.3, whose logs are of version 1 or 2.
 Without it: a start refuses logs of another version, and names the file.
 """
@@ -31,15 +31,15 @@ from springtide.errors import CheckpointError
 from springtide.spark.shared.durable import make_folder, write_whole
 
 VERSION = re.compile("v[12]")
-"""The versions of its logs that Spark 4 reads. It does not start from a file of another one."""
+"""The log versions that Spark 4 reads. It does not start from a file of another version."""
 _OF_SOURCE = re.compile("([0-9]{1,9}):(.*)")
 """A line of version 2: the number of a source, and its offset."""
 COMPACT = ".compact"
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
-"""The text of a commit, where the query has no watermark of Spark's own."""
+"""The text of a commit, if the query has no Spark watermark."""
 
 
-class Entry(NamedTuple):
+class SourceLogEntry(NamedTuple):
     """A file of a source's log."""
 
     source: int
@@ -51,13 +51,13 @@ class Entry(NamedTuple):
         return f"{self.source}/{self.number}{COMPACT if self.compact else ''}"
 
     @classmethod
-    def of(cls, name: str) -> Entry | None:
+    def of(cls, name: str) -> SourceLogEntry | None:
         found = re.fullmatch(rf"(\d+)/(\d+)({re.escape(COMPACT)})?", name)
         return None if found is None else cls(int(found[1]), int(found[2]), found[3] is not None)
 
 
 class Logs:
-    """The folder that Spark writes its logs to."""
+    """The folder with Spark's logs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Logs:
         return {batch: text for batch, text in found.items() if text is not None}
 
     def replace(self, file: Path, text: str | None) -> None:
-        """Write a file of any of these logs, or remove it. Hadoop may keep a checksum beside it, and refuse other content."""
+        """Write or remove a file of these logs, and remove Hadoop's checksum beside it, which would not match."""
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         if text is None:
             file.unlink(missing_ok=True)
@@ -90,13 +90,13 @@ class Logs:
 
     @property
     def has_state(self) -> bool:
-        """Whether Spark has state of its own, as of a DataFrame with an aggregation: each batch has a version of it."""
+        """Whether Spark has state of its own, with a version for each batch, for example of a DataFrame with an aggregation."""
         return (self.folder / "state").is_dir()
 
     def begin_after(self, committed: int, at_ms: int) -> int:
         """Log the batch after a committed one with the same offsets, at a later time; returns its number.
 
-        A query that was stopped may lack the commit of its last batch, and may have begun one more, which is taken as it is.
+        A stopped query may lack the commit of its last batch, and may have logged the next batch, which then stays unchanged.
         """
         self.commit(committed)
         batch = committed + 1
@@ -109,33 +109,33 @@ class Logs:
         return batch
 
     def commit(self, batch: int) -> None:
-        """Log the commit of a batch, as that of the batch before, unless that was done."""
+        """Log the commit of a batch, with the text of its predecessor's, unless it is logged."""
         if self.text("commits", batch) is None:
             self.replace(self.file("commits", batch), self.text("commits", batch - 1) or COMMIT)
 
     def batch_time(self, batch: int) -> int:
-        """When a batch was begun first, in microseconds since 1970: a replay has the same."""
+        """The first start of a batch in microseconds since 1970: a replay has the same."""
         metadata = _lines(self.file("offsets", batch).read_text(encoding="utf-8"))[1]
         return int(json.loads(metadata)["batchTimestampMs"]) * 1000
 
-    def entry_checksum(self, entry: Entry) -> int | None:
+    def entry_checksum(self, entry: SourceLogEntry) -> int | None:
         try:
             return zlib.crc32((self.folder / "sources" / entry.name).read_bytes())
         except FileNotFoundError:
             return None
 
-    def entries(self, source: int) -> list[Entry]:
+    def entries(self, source: int) -> list[SourceLogEntry]:
         """All files of a source's log, in ascending order."""
         names = (f"{source}/{path.name}" for path in (self.folder / "sources" / str(source)).glob("[0-9]*"))
-        return sorted(entry for entry in map(Entry.of, names) if entry is not None)
+        return sorted(entry for entry in map(SourceLogEntry.of, names) if entry is not None)
 
-    def all_entries(self) -> list[Entry]:
+    def all_entries(self) -> list[SourceLogEntry]:
         sources = [int(path.name) for path in (self.folder / "sources").glob("[0-9]*") if path.name.isdigit()]
         return [entry for source in sorted(sources) for entry in self.entries(source)]
 
     def settled(self, offsets: str, known: Mapping[str, int]) -> dict[str, int]:
         """The checksums of the log entries that a start reads after a batch with these offsets: of each source of files, the
-        last compaction and what follows it. ``known``: the checksums after the batch before; only new files are read.
+        last compaction and later entries. ``known``: the checksums after the previous batch; only new files are read.
         """
         _check_numbered(offsets)
         found: dict[str, int] = {}
@@ -143,20 +143,22 @@ class Logs:
             before = {entry: checksum for entry, checksum in _entries(known) if _is_read(entry, source, last)}
             fresh = self._fresh(source, last, max(before, default=None))
             every = {**before, **{entry: sum_ for entry in fresh if (sum_ := self.entry_checksum(entry)) is not None}}
-            start = max((entry for entry in every if entry.compact), default=Entry(source, -1))
+            start = max((entry for entry in every if entry.compact), default=SourceLogEntry(source, -1))
             found |= {entry.name: checksum for entry, checksum in sorted(every.items()) if entry >= start}
         return found
 
-    def _fresh(self, source: int, last: int | None, known: Entry | None) -> list[Entry]:
-        """The entries after a known one, up to the last that a batch reads. ``last``: None for a source of another kind."""
+    def _fresh(self, source: int, last: int | None, known: SourceLogEntry | None) -> list[SourceLogEntry]:
+        """The entries after ``known``, up to the last that a batch reads. ``last``: None for a source without such a log."""
         if last is None:
-            return [Entry(source, 0)] if known is None else []
+            return [SourceLogEntry(source, 0)] if known is None else []
         if known is None:
             return [entry for entry in self.entries(source) if entry.number <= last]
-        return [Entry(source, number, compact) for number in range(known.number + 1, last + 1) for compact in (False, True)]
+        return [
+            SourceLogEntry(source, number, compact) for number in range(known.number + 1, last + 1) for compact in (False, True)
+        ]
 
     def mend_metadata(self) -> str | None:
-        """Give the query a new id if its own cannot be read, as Spark would not start; returns what was wrong."""
+        """Give the query a new id if its own cannot be read, because Spark would not start; returns the fault."""
         file = self.folder / "metadata"
         begun = self.numbers("offsets") or self.numbers("commits")
         try:
@@ -175,7 +177,7 @@ class Logs:
 
 
 def log_offsets(offsets: str) -> dict[int, int | None]:
-    """By the number of a source, the last entry of its log that a batch reads; None where it has no such log."""
+    """By source, the last entry of its log that a batch reads; None for a source without a log."""
     return {source: _log_offset(offset) for source, offset in _by_source(_lines(offsets)).items()}
 
 
@@ -185,12 +187,12 @@ def _log_offset(offset: str) -> int | None:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines as Java's readers split them: at \\n, \\r and \\r\\n, and at nothing else that ``str.splitlines`` knows."""
+    """Split lines as Java's readers do: only at \\n, \\r and \\r\\n, unlike ``str.splitlines``."""
     return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
 def _by_source(lines: Sequence[str]) -> dict[int, str]:
-    """The offsets in a file of the offset log, by the number of their source; without lines that name no number."""
+    """The offsets in a file of the offset log by source. Lines without a source's number are left out."""
     version, offsets = lines[:1], lines[2:]
     if version != ["v2"]:
         return dict(enumerate(offsets))
@@ -198,7 +200,7 @@ def _by_source(lines: Sequence[str]) -> dict[int, str]:
 
 
 def _check_numbered(offsets: str) -> None:
-    """Sources have names instead of numbers where Spark is set to let them be added, removed and put in another order."""
+    """Refuse named sources, which Spark uses instead of numbers if it is set to allow changes of the set of sources."""
     lines = _lines(offsets)
     if len(_by_source(lines)) != len(lines[2:]):
         raise CheckpointError(
@@ -207,19 +209,19 @@ def _check_numbered(offsets: str) -> None:
         )
 
 
-def _is_read(entry: Entry, source: int, last: int | None) -> bool:
+def _is_read(entry: SourceLogEntry, source: int, last: int | None) -> bool:
     return entry.source == source and (last is None or entry.number <= last)
 
 
-def _entries(checksums: Mapping[str, int]) -> Iterator[tuple[Entry, int]]:
+def _entries(checksums: Mapping[str, int]) -> Iterator[tuple[SourceLogEntry, int]]:
     for name, checksum in checksums.items():
-        entry = Entry.of(name)
+        entry = SourceLogEntry.of(name)
         if entry is not None:
             yield entry, checksum
 
 
 def are_offsets(text: str) -> bool:
-    """Whether Spark can read a file of its offset log. Offsets are a source's own words, and JSON as a rule."""
+    """Whether Spark can read a file of its offset log. The format of offsets depends on the source; usually it is JSON."""
     lines = _lines(text)
     offsets = _by_source(lines)
     if len(lines) < 3 or not VERSION.fullmatch(lines[0]) or len(offsets) != len(lines[2:]):

@@ -1,7 +1,7 @@
-"""Settings for a JVM that is about to start, in a file that only this user can read.
+"""Passes settings to a new JVM in a file that only this user can read.
 
-PySpark would hand them to spark-submit as ``--conf name=value``. Arguments are in the list of processes, which every user of
-the machine can read, for as long as the JVM lives; and settings may have passwords, as those of an object store have.
+PySpark would pass them to spark-submit as ``--conf name=value``. Every user of the machine can read arguments in the list of
+processes while the JVM lives, and settings may contain passwords, for example of an object store.
 
 Seen to work on: Spark 4.2 and 4.3, which read ``PYSPARK_SUBMIT_ARGS``.
 Without it: the JVM starts without the settings of the run, and the session has Spark's defaults.
@@ -20,16 +20,16 @@ from pathlib import Path
 from springtide.errors import SetupError
 
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-"""Where PySpark looks for spark-submit's arguments."""
+"""The environment variable with PySpark's arguments for spark-submit."""
 SHELL = "pyspark-shell"
-"""What spark-submit runs without any: a JVM that waits for Python."""
+"""The default arguments: a JVM that waits for Python."""
 FILE = "--properties-file"
 SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
-"""Names of settings whose values nobody else may see: Spark's own pattern, ``spark.redaction.regex``."""
+"""Matches the names of settings with secret values: Spark's own pattern, ``spark.redaction.regex``."""
 
 
 def secrets(names: Iterable[str]) -> list[str]:
-    """Those that have a secret for their value.
+    """The names of settings with secret values.
 
     >>> secrets(["spark.executor.cores", "spark.hadoop.fs.s3a.secret.key"])
     ['spark.hadoop.fs.s3a.secret.key']
@@ -38,7 +38,7 @@ def secrets(names: Iterable[str]) -> list[str]:
 
 
 def is_on(value: object) -> bool:
-    """Whether Spark takes a setting's value for true: in upper or lower case.
+    """Whether Spark reads a setting's value as true. Case does not matter.
 
     >>> is_on("True"), is_on("false"), is_on(None)
     (True, False, False)
@@ -48,10 +48,10 @@ def is_on(value: object) -> bool:
 
 @contextlib.contextmanager
 def in_file(settings: Mapping[str, str]) -> Iterator[None]:
-    """While this lasts, a JVM that PySpark starts reads the settings from a file, which is then removed.
+    """A JVM that PySpark starts in this context reads the settings from a file, which is then removed.
 
-    They go above those of ``spark-defaults.conf``, or of the file that the user has named in ``PYSPARK_SUBMIT_ARGS`` instead.
-    spark-submit reads one file only, so the user's is copied into ours, in front: of two lines for a name Java takes the later.
+    They override ``spark-defaults.conf``, or the file that ``PYSPARK_SUBMIT_ARGS`` names instead. spark-submit reads only one
+    file, so ours begins with a copy of the user's: Java takes the last line for a name.
     """
     before = os.environ.get(ARGUMENTS)
     rest, named = _without_file(shlex.split(before or SHELL))
@@ -59,7 +59,7 @@ def in_file(settings: Mapping[str, str]) -> Iterator[None]:
         file.write("" if named is None else _content(named))
         file.writelines(f"{escaped(name)}={escaped(str(value))}\n" for name, value in settings.items())  # numbers come too
         file.flush()
-        defaults = [] if named is not None else ["--load-spark-defaults"]  # in whose place a file of the user's is read
+        defaults = [] if named is not None else ["--load-spark-defaults"]  # a user's file replaces the defaults
         os.environ[ARGUMENTS] = shlex.join([FILE, file.name, *defaults, *rest])
         try:
             yield
@@ -71,7 +71,7 @@ def in_file(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _without_file(arguments: list[str]) -> tuple[list[str], str | None]:
-    """The arguments but for the file of properties, and which one that is: the last, as for spark-submit."""
+    """The arguments without the properties file, and that file; the last one counts, as for spark-submit."""
     rest, named = [], None
     words = iter(arguments)
     for word in words:
@@ -94,7 +94,7 @@ def _content(named: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """As ``java.util.Properties`` reads it, in a name or a value.
+    """A name or a value in the format of ``java.util.Properties``.
 
     >>> escaped("a=b"), escaped("C:\\\\x y"), escaped("ü\\n")
     ('a\\\\=b', 'C\\\\:\\\\\\\\x\\\\ y', '\\\\u00fc\\\\u000a')

@@ -1,11 +1,11 @@
-"""The query: a sink of Springtide's own, and what Spark does not say of a query by its public methods.
+"""The query: its sink, and properties of a query that Spark's public methods do not have.
 
-Why: ``foreachBatch`` plans each batch twice, which takes 8 ms; and a query that was stopped looks like one that has read
-everything.
+Why: ``foreachBatch`` plans each batch twice, which takes 8 ms; and the public API does not distinguish a stopped query from a
+query that has read everything.
 Seen to work on: Spark 4.2 and 4.3.
 Without it (the trait ``Sink`` and ``startQuery`` of the JVM, ``noNewData`` of a query, ``internalCreateDataFrame``): no
 query starts.
-Without the status store, warnings of a batch that stands still do not name its stages.
+Without the status store, warnings of a batch without progress do not name its stages.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 
 class _BatchSink:
-    """The sink of a query, as Spark's JVM sees it: it calls ``addBatch`` for every batch.
+    """The sink of a query. Spark's JVM calls ``addBatch`` for every batch.
 
-    ``foreachBatch`` is such a sink too, but wraps the rows into a DataFrame that is analysed twice, and planned again when
-    it is used: 8 ms a batch.
+    ``foreachBatch`` is a similar sink, but wraps the rows into a DataFrame that is analysed twice, and planned again when
+    used: 8 ms a batch.
     """
 
     def __init__(self, session: SparkSession, function: Callable[[DataFrame, int], None]) -> None:
@@ -47,7 +47,7 @@ class _BatchSink:
 def start_query(
     frame: DataFrame, name: str, checkpoint: str, function: Callable[[DataFrame, int], None], available_now: bool
 ) -> StreamingQuery:
-    """Start a query that hands every batch to a function, which may only consume it; see ``detached``."""
+    """Start a query that passes every batch to a function, which may only consume it; see ``detached``."""
     session = frame.sparkSession
     gateway = session.sparkContext._gateway
     ensure_callback_server_started(gateway)
@@ -64,37 +64,38 @@ def start_query(
 
 
 def found_nothing_new(query: StreamingQuery) -> bool:
-    """Whether the last thing that a query did was to ask its sources for more, and there was nothing.
+    """Whether a query found no new records at its sources when it last looked.
 
-    Spark ends a query with the trigger ``AvailableNow`` then, and only then. A query that was stopped, or whose thread died
-    before Spark could note the cause, has no exception either.
+    Only then does Spark end a query with the trigger ``AvailableNow``. A query that was stopped, or whose thread died before
+    Spark could record the cause, has no exception either.
     """
     return bool(query._jsq.streamingQuery().noNewData())
 
 
 def empty_like(frame: DataFrame) -> DataFrame:
-    """A DataFrame with the schema of another one, and no row."""
+    """A DataFrame with the schema of another, without rows."""
     session = frame.sparkSession
     rows = session._jvm.java.util.ArrayList()
     return DataFrame(session._jsparkSession.createDataFrame(rows, frame._jdf.schema()), session)
 
 
 def detached(frame: DataFrame) -> DataFrame:
-    """The rows of a batch as a DataFrame of their own, on which operators may be applied."""
+    """The rows of a batch as a separate DataFrame, to which operators may be applied."""
     session = frame.sparkSession
     rows = frame._jdf.queryExecution().toRdd()
     return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session)
 
 
 def running_stages(session: SparkSession, group: str) -> tuple[str, ...]:
-    """The stages of a job group that have tasks now, each with its tasks that are done."""
+    """The running stages of a job group, each with the number of its completed tasks."""
     tracker, store = session.sparkContext.statusTracker(), session.sparkContext._jsc.sc().statusStore()
-    told = []
+    stages = []
     for number in tracker.getActiveJobsIds():
         job = tracker.getJobInfo(number)
         if job is None or store.job(number).jobGroup().getOrElse(None) != group:
             continue
         for stage in filter(None, map(tracker.getStageInfo, job.stageIds)):
             if stage.numActiveTasks:
-                told.append(f"stage {stage.stageId} ({stage.name}), {stage.numCompletedTasks} of {stage.numTasks} tasks done")
-    return tuple(told)
+                done = f"{stage.numCompletedTasks} of {stage.numTasks} tasks done"
+                stages.append(f"stage {stage.stageId} ({stage.name}), {done}")
+    return tuple(stages)

@@ -1,8 +1,8 @@
 """The stages of a batch as RDDs of blocks, by the classes that PySpark itself calls.
 
 Why: the stages are built from RDDs of bytes rather than DataFrames, because a DataFrame is planned anew in every batch:
-three shuffled stages of 1,000 rows took 316 ms as ``mapInArrow`` and ``repartitionById``, and 250 ms as RDDs. What Spark
-does is the same: its scheduler, its shuffle, its Python workers, its retries.
+three shuffled stages of 1,000 rows took 316 ms as ``mapInArrow`` and ``repartitionById``, and 250 ms as RDDs. Both use
+Spark's scheduler, its shuffle, its Python workers and its retries.
 Seen to work on: Spark 4.2 and 4.3.
 Without it (``PythonRDD``, ``PairwiseRDD``, ``PythonPartitioner``, ``AsyncRDDActions``, ``ByteArray`` of the JVM;
 ``_wrap_function`` and ``_jdf.toArrowBatchRdd`` of PySpark): a run fails at its first batch.
@@ -20,18 +20,18 @@ from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
 
 LARGE_ANSWER = 5_000
-"""Bytes of an answer of the JVM's, which Py4J sends as text, above which TCP cuts it into segments."""
+"""Bytes of an answer of the JVM above which TCP may cut the text that Py4J sends into segments."""
 
 StageFunction = Callable[[int, Iterable[bytes]], Iterator[bytes]]
 
 
 class Stages:
-    """Builds and runs the stages of batches. Functions are wrapped for Spark once, and kept while the plan holds."""
+    """Builds and runs the stages of batches. Functions are wrapped for Spark once per plan."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self._jvm = context._jvm
-        self._python_rdd = self._jvm.PythonRDD  # a name is looked up by a call: 0.5 ms
+        self._python_rdd = self._jvm.PythonRDD  # the look-up of a name is a call of 0.5 ms
         self._pairwise_rdd, self._partitioner = self._jvm.PairwiseRDD, self._jvm.PythonPartitioner
         self._shuffled_rdd, self._pair_rdd = self._jvm.org.apache.spark.rdd.ShuffledRDD, self._jvm.JavaPairRDD
         self._serializer = self._jvm.org.apache.spark.serializer.JavaSerializer(context._jsc.sc().conf())
@@ -53,10 +53,10 @@ class Stages:
         return self._python_rdd(stage, self._wrapped[function], False, False)
 
     def shuffle(self, stage: Any, width: int) -> Any:
-        """Bring each block to the partition that its key names.
+        """Move each block to the partition that its key names.
 
-        ``partitionBy`` would take Kryo for blocks. Every task makes one of its own, with all that it registers: of the time
-        that tasks of two Python stages had a core, 29 %. Java's own serializer writes a block as fast, and is there at once.
+        ``partitionBy`` would serialize blocks with Kryo. Every task makes and registers its own Kryo: 29 % of the CPU time of
+        two Python stages. Java's own serializer writes a block as fast, and needs no set-up.
         """
         placed = self._shuffled_rdd(self._pairwise_rdd(stage), self._partitioner(width, 0), self._tag, self._tag, self._tag)
         pairs = self._pair_rdd(placed.setSerializer(self._serializer), self._tag, self._tag)
@@ -69,20 +69,20 @@ class Stages:
         return united
 
     def elements(self, stage: Any) -> RDD[bytes]:
-        """A stage as an RDD of Python's, for the few that must become DataFrames again."""
+        """A stage as a Python RDD, for stages that become DataFrames again."""
         return RDD(stage.toJavaRDD(), self._context, NoOpSerializer())
 
     def persist(self, stage: Any) -> Callable[[], None]:
-        """Keep what a stage produced, for those that are read twice; call what is returned to let go."""
+        """Cache the output of a stage that is read twice; returns a function that releases it."""
         stage.persist(self._jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK())
         return lambda: stage.unpersist(False)
 
     def collect(self, stage: Any) -> bytes:
-        """Run the job; returns all elements one after the other.
+        """Run the job; returns the concatenated elements.
 
         ``RDD.collect`` would read the class file of ``RDD``, 189 kB, to clean its closure: 4 ms more. Fetching elements one
         by one takes 0.3 ms each, by a socket 3 ms, and all of them in one answer 0.3 ms; but an answer of more than 8 kB waits
-        44 ms for a delayed TCP acknowledgement. So after one that was large, the next comes by a file: 2 ms.
+        44 ms for a delayed TCP acknowledgement. So after a large answer, the next is fetched by a file: 2 ms.
         """
         elements = self._async_actions(stage, self._tag).collectAsync().get()
         fetched = self._by_file(elements) if self._large else bytes(self._concat(elements.toArray(self._tag)))
@@ -103,7 +103,7 @@ class Stages:
 
 
 def _prefixed(data: bytes) -> Iterator[bytes]:
-    """Byte strings, each behind its length, as Spark writes them."""
+    """Byte strings that follow their lengths, as Spark writes them."""
     start = 0
     while start < len(data):
         end = start + 4 + int.from_bytes(data[start : start + 4], "big")

@@ -1,4 +1,4 @@
-"""What a task's records cost, on its way from the task to the driver."""
+"""The costs of a task's records, on their way from the task to the driver."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from springtide.model.costs import TaskCosts
 from springtide.policy.group.keys import key_hashes
 
 _HEAD = struct.Struct("<II")
-MOST_KEYS = 16_384
-"""A task that saw more keys in one batch tells of those that cost the most: 256 kB."""
+MAX_KEYS = 16_384
+"""Limits the keys that a task reports in one batch to the most expensive: 256 kB."""
 
 Seconds = npt.NDArray[np.float64]
 Arrived = Sequence[tuple[pa.RecordBatch, Seconds]]
-"""The records that a task was sent, and what each took."""
+"""The records that a task received, with the seconds that each took."""
 
 
 def summed(task: int, key: tuple[str, ...], arrived: Arrived, seed: int = 0) -> TaskCosts:
-    """What the records cost, by key; without one, as if all had the same. ``seed``: of the hash by which they are routed."""
+    """The costs by key; without a key, as if all records had the same. ``seed``: of the hash that routes the records."""
     hashed = [key_hashes(batch, key, seed) if key else np.zeros(batch.num_rows, dtype=np.uint64) for batch, _ in arrived]
     keys = np.concatenate(hashed)
     costs = TaskCosts.of(task, keys, np.concatenate([seconds for _, seconds in arrived]))
-    if len(costs.keys) <= MOST_KEYS:
+    if len(costs.keys) <= MAX_KEYS:
         return costs
-    dear = np.sort(np.argpartition(costs.seconds, -MOST_KEYS)[-MOST_KEYS:])
-    return TaskCosts(task, costs.keys[dear], costs.counts[dear], costs.seconds[dear])
+    expensive = np.sort(np.argpartition(costs.seconds, -MAX_KEYS)[-MAX_KEYS:])
+    return TaskCosts(task, costs.keys[expensive], costs.counts[expensive], costs.seconds[expensive])
 
 
 def pack(costs: TaskCosts) -> bytes:

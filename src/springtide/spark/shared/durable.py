@@ -1,6 +1,6 @@
-"""Files that outlive a crash: written whole or not at all, also when the machine loses power.
+"""Files that survive a crash: they are written atomically, also if the machine loses power.
 
-Each document carries the checksum of the rest of it. One that is damaged is told from one that is missing: DamageError.
+Each document has the checksum of its content. Reading a damaged document raises DamageError; a missing document is None.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 from springtide.errors import DamageError
 
 CHECKSUM = "crc32"
-"""The field with a document's checksum. Of documents from before there were checksums only the shape is checked."""
+"""The field with a document's checksum. Older documents have none, and only their shape is checked."""
 PRIVATE = 0o600
-"""Documents hold secrets and records: nobody but their owner reads them."""
+"""The mode of documents: only their owner may read them, because they contain secrets and records."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The fields of a document, each with the types that it may have. Further fields are allowed: a later version adds some."""
+    """The fields of a document, each with its allowed types. Further fields are allowed, as later versions may add some."""
 
     required: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
     optional: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
 
     def fault(self, document: Mapping[str, Any]) -> str | None:
-        """What is wrong with a document, in words."""
+        """The first deviation of a document, in words; None if it has the shape."""
         for name, kinds in {**self.required, **self.optional}.items():
             if name not in document:
                 if name in self.required:
@@ -44,26 +44,26 @@ ANY = Shape()
 
 
 class Document(NamedTuple):
-    """What a file holds. ``checksum``: None if it was written before there were checksums."""
+    """The content of a file. ``checksum``: None for older documents without one."""
 
     content: dict[str, Any]
     checksum: int | None
 
 
 def write_atomic(path: Path, document: Mapping[str, Any]) -> int:
-    """Write JSON so that a reader sees all of it or nothing, also after the machine lost power; returns its checksum."""
+    """Write JSON atomically, also with respect to a loss of power; returns its checksum."""
     checksum = _checksum(document)
     write_whole(path, json.dumps({**document, CHECKSUM: checksum}))
     return checksum
 
 
 def encoded(document: Mapping[str, Any]) -> str:
-    """A document as it is written."""
+    """The JSON of a document, with its checksum."""
     return json.dumps({**document, CHECKSUM: _checksum(document)})
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Likewise, any text."""
+    """Write any text atomically, also with respect to a loss of power."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
     with open(descriptor, "wb") as file:
@@ -75,11 +75,11 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, so that they are there after a loss of power too."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    """Make a folder and its parents durably."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        sync_folder(made.parent)
+    for path in missing:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -92,7 +92,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path, shape: Shape = ANY) -> dict[str, Any] | None:
-    """A document's content, None if there is no such file. DamageError if it is not what was written."""
+    """A document's content, None if there is no such file. DamageError if the file has changed since it was written."""
     document = read_document(path, shape)
     return None if document is None else document.content
 
@@ -118,7 +118,7 @@ def read_document(path: Path, shape: Shape = ANY) -> Document | None:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _kind(value: object) -> str:
@@ -126,5 +126,5 @@ def _kind(value: object) -> str:
 
 
 def _checksum(document: Mapping[str, Any]) -> int:
-    """Of its JSON, which is the same again after it was read."""
+    """The checksum of a document's JSON, which reading and encoding it again does not change."""
     return zlib.crc32(json.dumps(document, allow_nan=False).encode())

@@ -1,8 +1,8 @@
-"""A topology compiled for Spark: which operators run in which stage, and what every task needs to know.
+"""A topology compiled for Spark: the operators of each stage, and the properties that every task needs.
 
-Each stage has a level. Sources run at level 0; an operator behind a ``forward`` edge runs wherever its upstream does; one
-behind a shuffle runs at the level after its deepest upstream. All operators of one level share one Spark stage, each with
-its own range of tasks, so any graph, with fan-out and union, is a single line of stages, and no record is computed twice.
+Each stage has a level. Sources run at level 0; an operator behind a ``forward`` edge runs in the stages of its upstream; an
+operator behind a shuffle runs at the level after its deepest upstream. All operators of a level share one Spark stage, each
+with its own range of tasks. So any graph, with fan-out and union, is a sequence of stages, and no record is computed twice.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from springtide.model import schema as schemas
 from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink, GenerateSource
 from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnCrash, OnError, Operator, Topology
 from springtide.policy.group import Grouping, Learner
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 
 CREATED = "_springtide_created"
 """The hidden column of a generated stream: a record's creation time in microseconds since 1970."""
 
 
 PRIVATE_FOLDER = "_springtide"
-"""The folder in the output of a ``files`` sink with what is staged there. Spark and others skip names that begin so."""
+"""The folder for staged files in the output of a ``files`` sink. Spark and others skip names that begin with ``_``."""
 
 
 @dataclass(frozen=True)
 class Staging:
-    """Where a task puts what a sink shall commit, how its files' names begin, and who may read them (less the umask)."""
+    """Where tasks stage the files of a sink: folder, format, prefix of the names, and mode (less the umask)."""
 
     folder: str
     format: str
@@ -40,35 +40,35 @@ class Staging:
 
 @dataclass(frozen=True)
 class Node:
-    """An operator as a task sees it."""
+    """The properties of an operator that tasks need."""
 
     number: int
     name: str
     kind: Kind
     function: Callable[..., Any] | None
-    schema: pa.Schema | None  # of what it emits
+    schema: pa.Schema | None  # of its output
     record: type | None
     input_schema: pa.Schema | None
-    input_record: type | None  # what its function gets
+    input_record: type | None  # the argument of its function
     on_error: OnError
     grouping: Grouping | None  # None: forward
     forward: tuple[int, ...]  # consumers in the same task
     shuffled: tuple[int, ...]  # consumers in a later stage
     created: str | None = None  # the column with the creation time, for sources
-    ordered: bool = True  # whether its rows come in the same order when a partition is read again
+    ordered: bool = True  # whether its rows have the same order when a partition is read again
     staging: Staging | None = None  # for sinks; None discards
     readers: Mapping[str, schemas.Reader] = field(default_factory=dict)  # for the fields of input_record
-    kept: Kept | None = None  # for stateful ones
-    late: tuple[int, ...] = ()  # of the consumers in the same task, those that get what came too late
+    layout: StateLayout | None = None  # for stateful operators
+    late: tuple[int, ...] = ()  # consumers of late records in the same task
     event_time: EventTime | None = None
-    learns: bool = False  # whether its grouping wants to know what records cost
+    learns: bool = False  # whether its grouping learns the costs of records
     learns_by_key: bool = True
     on_crash: OnCrash = OnCrash.STOP
 
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that stays the same from batch to batch, whatever the plan."""
+    """All properties that do not depend on the plan, and so are the same in every batch."""
 
     topology: str
     nodes: tuple[Node, ...]
@@ -76,20 +76,18 @@ class Program:
     arrival: Mapping[int, int]  # the level at which a shuffled operator receives its records
     dead_letters: Staging
     seed: int = 0  # of the hash by which groupings route and learn
-    workers: str = ""  # the folder with the pages by which workers tell where they are; "" for none
+    workers: str = ""  # the folder for the pages of workers; "" for none
 
     def fed_from(self, level: int) -> frozenset[int]:
-        """The operators behind a shuffle that records may be sent to from the stage of a level."""
-        entered = [n.number for n in self.nodes if (n.kind is Kind.SOURCE and level == 0) or self._is_sql_at(n, level)]
+        """The operators behind a shuffle to which the stage of a level may send records."""
+        enter = (Kind.SOURCE, Kind.SQL)  # sources enter at level 0, which ``arrival`` does not have
+        entered = [n.number for n in self.nodes if n.kind in enter and self.arrival.get(n.number, 0) == level]
         waiting, fed = [*self.levels[level], *entered], set[int]()
         while waiting:
             node = self.nodes[waiting.pop()]
             waiting += (*node.forward, *node.late)
             fed.update(node.shuffled)
         return frozenset(fed)
-
-    def _is_sql_at(self, node: Node, level: int) -> bool:
-        return node.kind is Kind.SQL and self.arrival[node.number] == level
 
     def ranges(self, widths: Mapping[str, int]) -> tuple[Mapping[int, tuple[int, int]], tuple[int, ...]]:
         """For each shuffled operator its (first task, width), and for each level its number of tasks."""
@@ -107,15 +105,17 @@ class Program:
 
 def compile_topology(
     topology: Topology, groupings: Mapping[str, Grouping], staging: Mapping[str, Staging | None], dead_letters: Staging,
-    kept: Mapping[str, Kept] | None = None, seed: int = 0, workers: str = "",
+    layouts: Mapping[str, StateLayout] | None = None, seed: int = 0, workers: str = "",
 ) -> Program:  # fmt: skip
-    """The program of a topology. ``groupings`` has one for every operator that is not chained, ``kept`` every stateful one.
-    ``seed``: of the hash by which groupings route and learn; a secret, where strangers send records."""
+    """The program of a topology. ``groupings`` has an entry for every operator that is not chained, ``layouts`` for every
+    stateful operator. ``seed``: of the hash by which groupings route and learn; a secret, where strangers send records."""
     numbers = {operator.name: number for number, operator in enumerate(topology)}
-    kept = kept or {}
-    nodes = tuple(_node(topology, o, numbers, groupings.get(o.name), staging.get(o.name), kept.get(o.name)) for o in topology)
+    layouts = layouts or {}
+    nodes = tuple(
+        _node(topology, o, numbers, groupings.get(o.name), staging.get(o.name), layouts.get(o.name)) for o in topology
+    )
     arrival = _arrivals(topology, numbers)
-    depth = max((level for level in arrival.values()), default=0)
+    depth = max(arrival.values(), default=0)
     levels = tuple(
         tuple(n for n, level in arrival.items() if level == here and nodes[n].kind is not Kind.SQL) for here in range(depth + 1)
     )
@@ -128,7 +128,7 @@ def _node(
     numbers: Mapping[str, int],
     grouping: Grouping | None,
     staging: Staging | None,
-    kept: Kept | None,
+    layout: StateLayout | None,
 ) -> Node:
     consumers = topology.consumers[operator.name]
     upstream = topology[operator.inputs[0]] if operator.inputs else None
@@ -147,7 +147,7 @@ def _node(
         created=created,
         ordered=source.ordered if isinstance(source, DataFrameSource) else operator.kind is not Kind.SQL,
         staging=staging,
-        kept=kept,
+        layout=layout,
         late=tuple(numbers[c.name] for c in consumers if c.kind is Kind.LATE),
         event_time=operator.event_time,
         readers=schemas.readers(record, offered) if wants_records and record is not None else {},
@@ -160,11 +160,11 @@ def _node(
 def _arrivals(topology: Topology, numbers: Mapping[str, int]) -> dict[int, int]:
     """The level at which each shuffled operator and each sql operator receives its records.
 
-    A sql operator runs between two stages: after the level of its input, and its output enters beside that level. One
-    that hangs on another sql operator through Python operators has to wait for the next level.
+    A sql operator runs between two stages: after the level of its input, and its output enters beside that level. If its
+    input comes from another sql operator through Python operators, it has to wait for the next level.
     """
     runs: dict[str, set[int]] = {}  # the levels at which an operator runs
-    behind_sql: dict[str, set[int]] = {}  # of those, the levels at which it runs in the second half, behind a sql one
+    behind_sql: dict[str, set[int]] = {}  # of those, the levels at which it runs behind a sql operator
     arrival: dict[int, int] = {}
     for operator in topology:
         inputs = operator.inputs
@@ -188,14 +188,13 @@ def _arrivals(topology: Topology, numbers: Mapping[str, int]) -> dict[int, int]:
 
 
 def staging_of(topology: Topology, private: str, identity: str) -> tuple[dict[str, Staging | None], Staging]:
-    """Where each sink's records are staged: beside the output for files, so that a rename commits them; else in the
-    checkpoint, from where the driver reads them once the batch has run. Names carry the checkpoint's identity, so that
-    several sinks, runs and topologies may share a folder."""
-    dead = dead_letter_sink(topology, private)
+    """Where each sink's records are staged: beside the output for files, so that a rename publishes them; else in the
+    checkpoint, from which the driver reads them after the batch. Names contain the checkpoint's identity, so that several
+    sinks, runs and topologies may share a folder."""
     places = {o.name: _staging(o.name, o.sink, private, identity) for o in topology.sinks}
-    letters = _staging(DEAD_LETTERS, dead, private, identity)
+    letters = _staging(DEAD_LETTERS, dead_letter_sink(topology, private), private, identity)
     assert letters is not None
-    return places, replace(letters, mode=0o600)  # they hold whole records
+    return places, replace(letters, mode=0o600)  # dead letters contain whole records
 
 
 def dead_letter_sink(topology: Topology, private: str) -> FilesSink:

@@ -1,4 +1,4 @@
-"""The receipt of a staged file: the task that wrote the file makes it, the manifest repeats it."""
+"""The receipt of a staged file: the task that wrote the file makes the receipt, and the manifest repeats it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from springtide.spark.shared.program import Staging
 
 @dataclass(frozen=True)
 class Receipt:
-    """A staged file. ``sink`` is "" for dead letters; ``name`` is what readers see. Size and checksum are None in manifests of
-    versions that did not write them.
+    """A staged file. ``sink`` is "" for dead letters; ``name`` is the published name. Size and checksum are None in manifests
+    of earlier versions.
 
-    It holds plain names: the folders are those of the sink that it belongs to, whatever a manifest says.
+    File names have no folder: the sink determines the folders, so that a changed manifest cannot move other files.
     """
 
     sink: str

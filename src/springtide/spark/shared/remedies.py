@@ -1,4 +1,4 @@
-"""What can be done about a checkpoint that a run refuses: the end of such an error, the cheapest way first."""
+"""The remedies for a checkpoint that a run refuses, for the end of the error message."""
 
 from __future__ import annotations
 

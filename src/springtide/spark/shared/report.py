@@ -1,6 +1,6 @@
-"""What a task reports to the driver: one value, which travels in a block of its own.
+"""The report of a task to the driver, which travels in a block of its own.
 
-Receipts and figures thus come from exactly those task attempts whose data was used.
+So receipts and figures come from exactly the task attempts whose data was used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from springtide.spark.state.receipt import StateReceipt
 
 @dataclass(frozen=True)
 class Letter:
-    """A record that failed, in texts: see ``task/letters.py``."""
+    """A failed record as text: see ``task/letters.py``."""
 
     operator: str
     error: str
@@ -29,27 +29,27 @@ class Letter:
 
 @dataclass(frozen=True)
 class Report:
-    """What a task of a stage did in one batch."""
+    """The work of a task in one batch."""
 
     task: int
     operators: tuple[TaskReport, ...] = ()
-    receipts: tuple[Receipt, ...] = ()  # of the files that it staged
-    state: tuple[StateReceipt, ...] = ()  # what stateful operators did to their state
-    sinks: Mapping[str, int] = field(default_factory=dict)  # by sink, the records for it
-    created: tuple[tuple[float, float], ...] = ()  # creation times, each with the number of records that it stands for
+    receipts: tuple[Receipt, ...] = ()  # of its staged files
+    state: tuple[StateReceipt, ...] = ()  # the changes of stateful operators' state
+    sinks: Mapping[str, int] = field(default_factory=dict)  # by sink, the number of records
+    created: tuple[tuple[float, float], ...] = ()  # creation times, each with the number of records that it represents
     times: Mapping[str, int] = field(default_factory=dict)  # by watermark, the latest time of a record in microseconds
     variances: Mapping[str, Mapping[str, Variance]] = field(default_factory=dict)  # by operator and column, of the costs
     dead: int = 0
     shed: int = 0
-    stopped: Letter | None = None  # the record whose failure is to stop the run
+    stopped: Letter | None = None  # the record whose failure stops the run
 
     def encoded(self) -> bytes:
-        """As compressed JSON: a small answer is fetched 5 ms faster than a large one, see ``Stages.collect``."""
+        """Compressed JSON: a small answer is fetched 5 ms faster than a large one, see ``Stages.collect``."""
         document = {
             **vars(self),
-            "operators": [vars(one) for one in self.operators],
-            "receipts": [vars(one) for one in self.receipts],
-            "state": [one.to_json() for one in self.state],
+            "operators": [vars(report) for report in self.operators],
+            "receipts": [vars(receipt) for receipt in self.receipts],
+            "state": [receipt.to_json() for receipt in self.state],
             "stopped": None if self.stopped is None else vars(self.stopped),
         }
         return zlib.compress(json.dumps(document).encode(), level=1)
@@ -61,11 +61,11 @@ class Report:
         return cls(
             **{
                 **document,
-                "operators": tuple(TaskReport(**one) for one in document["operators"]),
-                "receipts": tuple(Receipt(**one) for one in document["receipts"]),
-                "state": tuple(StateReceipt.from_json(one) for one in document["state"]),
-                "created": tuple((at, records) for at, records in document["created"]),
-                "variances": {name: {by: Variance(*one) for by, one in columns.items()} for name, columns in variances},
+                "operators": tuple(TaskReport(**report) for report in document["operators"]),
+                "receipts": tuple(Receipt(**receipt) for receipt in document["receipts"]),
+                "state": tuple(map(StateReceipt.from_json, document["state"])),
+                "created": tuple(map(tuple, document["created"])),
+                "variances": {name: {by: Variance(*sums) for by, sums in columns.items()} for name, columns in variances},
                 "stopped": None if document["stopped"] is None else Letter(**document["stopped"]),
             }
         )

@@ -1,4 +1,4 @@
-"""What travels to the workers: pickled once by the driver, and unpickled once per worker, not once per task."""
+"""Objects for the workers: pickled once by the driver, and unpickled once per worker instead of once per task."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from pyspark import SparkContext, cloudpickle
 
 CLOSURE_BYTES = 100_000
-"""What is larger travels as a broadcast, once per executor, instead of with every task."""
-_KEPT = 32  # the program, and for each stage the routes of the last editions
+"""Limits the objects that travel with every task. Larger objects are broadcast, once per executor."""
+CACHED_OBJECTS = 32
+"""Limits a worker's cache. It suffices for the program, and for the routes of each stage of the last editions."""
 
 
 @dataclass(frozen=True)
@@ -18,25 +19,25 @@ class Shipment:
     """An object on its way to the workers."""
 
     digest: str
-    pickled: Any  # bytes, or a Spark broadcast of bytes where they are many
+    pickled: Any  # bytes, or a Spark broadcast of bytes above CLOSURE_BYTES
 
     def unpacked(self) -> Any:
         if self.digest in _unpacked:
-            content = _unpacked.pop(self.digest)  # and back in at the end: those that are not used are the first to go
+            content = _unpacked.pop(self.digest)  # moved to the end, so that the least recently used object is dropped first
         else:
             content = cloudpickle.loads(self.pickled if isinstance(self.pickled, bytes) else self.pickled.value)
         _unpacked[self.digest] = content
-        while len(_unpacked) > _KEPT:
+        while len(_unpacked) > CACHED_OBJECTS:
             del _unpacked[next(iter(_unpacked))]
         return content
 
     def destroy(self) -> None:
-        """Let go of the broadcast, once no task can ask for it any more."""
+        """Remove the broadcast. No task may need it any more."""
         if not isinstance(self.pickled, bytes):
             self.pickled.destroy()
 
 
-_unpacked: dict[str, Any] = {}  # a worker process's cache; holds nothing that a shipment does not
+_unpacked: dict[str, Any] = {}  # the cache of a worker process
 
 
 def ship(context: SparkContext, content: object) -> Shipment:

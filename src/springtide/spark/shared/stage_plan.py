@@ -18,7 +18,7 @@ class StagePlan:
     next_size: int  # tasks of the next stage
     epoch: int
     shipped_routes: Shipment  # a mapping from operators to routes
-    shed_before: float | None = None  # records of the sources that were created before are left out
+    shed_before: float | None = None  # records of the sources that were created before this time are shed
 
     @property
     def routes(self) -> Mapping[int, Route]:

@@ -1,4 +1,4 @@
-"""The driver's book of the state: what each batch begins with, what it leaves, and which files nobody needs any more."""
+"""Tracks state on the driver: the files that each batch starts from, the files that it writes, and the obsolete files."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from springtide.spark.private.failures import damaged_state_file
 from springtide.spark.shared.remedies import ANEW, EITHER, PUT_BACK, ways_out
 from springtide.spark.shared.report import Report
 from springtide.spark.state.cache import Traffic
-from springtide.spark.state.catalog import SUFFIX, Catalog, File, Run
+from springtide.spark.state.catalog import SUFFIX, Catalog, File, SegmentRun
 from springtide.spark.state.compact import newest_by_group
 from springtide.spark.state.receipt import StateReceipt
 from springtide.spark.state.segment import GONE, HASH, HASH2, keys_in
-from springtide.spark.state.stepping import GROUP_BYTES, Kept
-from springtide.spark.state.store import Place, place_of
+from springtide.spark.state.stepping import GROUP_BYTES, StateLayout
+from springtide.spark.state.store import SegmentStore, store_of
 
 log = logging.getLogger("springtide.spark")
 
 Merge = Callable[[str, Sequence[str], str, bool, int], Mapping[str, Any]]
-"""Merges segments of an operator, named newest first, into one of a name; in a Spark task."""
-KEPT_COMMITS = 2
-"""A file that the state no longer needs is removed so many commits later: a task that lost a race may still read it."""
+"""Merges segments of an operator, newest first, into a segment with the given name, in a Spark task."""
+RETAINED_COMMITS = 2
+"""Remove an obsolete file after this many commits: a speculative or zombie task may still read it."""
 
 
 class Stored(NamedTuple):
@@ -48,46 +48,46 @@ class Stored(NamedTuple):
 class Merging:
     """A merge that runs in the background."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[SegmentRun, ...]
     result: Future[Mapping[str, Any]]
-    expiring: int | None  # keys that were kept for long enough by then are let go; None if it lets none go
-    revived: int = 0  # of those, how many were written to meanwhile
+    expiring: int | None  # drops keys whose TTL has passed at this time; None: drops no keys
+    revived: int = 0  # expired keys that a batch has written since
 
 
 class StateBook:
-    """The state of all stateful operators of a run, from its last manifest on."""
+    """The state of all stateful operators during a run, from the last manifest on."""
 
     def __init__(
-        self, topology: Topology, kept: Mapping[str, Kept], epoch: int, manifest: Mapping[str, Any] | None, merge: Merge,
-        seed: Mapping[str, Any] | None = None,
+        self, topology: Topology, layouts: Mapping[str, StateLayout], epoch: int, manifest: Mapping[str, Any] | None,
+        merge: Merge, seed: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """``seed``: by operator, the catalog of what was imported; it counts as long as there is no manifest."""
-        self._topology, self._kept, self._epoch, self._merge = topology, kept, epoch, merge
+        """``seed``: the catalogs of imported state, by operator. They apply until there is a manifest."""
+        self._topology, self._layouts, self._epoch, self._merge = topology, layouts, epoch, merge
         stored = (seed or {}) if manifest is None else manifest.get("state", {})
-        self._catalogs = {name: _begun(one, stored.get(name)) for name, one in kept.items()}
+        self._catalogs = {name: _initial(layout, stored.get(name)) for name, layout in layouts.items()}
         self._times: dict[str, list[int]] = {name: list(times) for name, times in (manifest or {}).get("times", {}).items()}
         self._depth = max((topology.depth(operator) for operator in topology.stateful), default=0)
         self._merging: dict[str, Merging] = {}
         self._merged = 0
         self._unneeded: deque[list[Stored]] = deque()
-        self._places = {name: place_of(one.folder) for name, one in kept.items()}
-        self._merge_traffic = {name: Traffic() for name in kept}
+        self._stores = {name: store_of(layout.folder) for name, layout in layouts.items()}
+        self._merge_traffic = {name: Traffic() for name in layouts}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-merge")
         self._remover = ThreadPoolExecutor(max_workers=1, thread_name_prefix="springtide-remove")
         self._now = 0
         self._owners: dict[str, tuple[int, ...]] = {}
         self._in_pieces = Once()
-        for name in kept:
+        for name in layouts:
             self._sweep(name)
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._layouts)
 
     def catalog(self, operator: str) -> Catalog:
         return self._catalogs[operator]
 
     def versions(self, now: int) -> dict[str, dict[str, Any]]:
-        """What the tasks of a batch at this time, in microseconds, have to know: the files, newest first, and the time."""
+        """The state that the tasks of a batch at time ``now``, in microseconds, start from. Files are listed newest first."""
         self._now = now
         return {
             name: {
@@ -100,11 +100,11 @@ class StateBook:
         }
 
     def watermark(self, operator: str) -> int | None:
-        """No record from before is expected at an operator. What passed other stateful ones is as many batches behind."""
+        """The watermark of an operator. Behind other stateful operators it lags by one batch for each of them."""
         return self._watermark(operator, self._topology.depth(self._topology[operator]))
 
     def last_watermark(self, operator: str) -> int | None:
-        """The watermark that an operator will have come to some batches later, if no record comes until then."""
+        """The watermark that the operator will reach some batches later if no records arrive."""
         return self._watermark(operator, 0)
 
     def _watermark(self, operator: str, depth: int) -> int | None:
@@ -120,9 +120,9 @@ class StateBook:
         return min(marks)
 
     def after(self, batch: int, tasks: Sequence[Report]) -> dict[str, Any]:
-        """What the manifest shall say once a batch is committed; ``committed`` makes it so."""
-        receipts: dict[str, list[StateReceipt]] = {name: [] for name in self._kept}
-        for receipt in (one for task in tasks for one in task.state):
+        """The state part of the manifest of a batch. It takes effect in ``committed``."""
+        receipts: dict[str, list[StateReceipt]] = {name: [] for name in self._layouts}
+        for receipt in (receipt for task in tasks for receipt in task.state):
             receipts[receipt.operator].append(receipt)
         catalogs = {}
         for name, own in receipts.items():
@@ -131,7 +131,7 @@ class StateBook:
                 self._merging[name].revived += sum(receipt.revived for receipt in own)
             before = self._catalogs[name]
             catalogs[name] = self._with_merged(name).after(batch, own)
-            if self._catalogs[name] is not before:  # it was mended, and the receipts tell of keys that were not there before
+            if self._catalogs[name] is not before:  # restored: the receipts count keys that are back
                 catalogs[name] = self._counted(name, catalogs[name])
         return {
             "state": {name: catalog.to_json() for name, catalog in catalogs.items()},
@@ -139,19 +139,19 @@ class StateBook:
         }
 
     def committed(self, manifest: Mapping[str, Any]) -> None:
-        """A batch is committed: its state is the state now. Begin what is due in the background."""
+        """Switch to the state of the committed batch, and start merges that are due."""
         before = self._files()
         self._catalogs = {name: Catalog.from_json(document) for name, document in manifest["state"].items()}
         self._times = {name: list(times) for name, times in manifest["times"].items()}
         self._unneeded.append(sorted(before - self._files()))
-        while len(self._unneeded) > KEPT_COMMITS:
+        while len(self._unneeded) > RETAINED_COMMITS:
             self._remove(self._unneeded.popleft())
         for name, catalog in self._catalogs.items():
             if name not in self._merging and (runs := catalog.merge_due()):
                 self._begin_merge(name, runs, catalog)
 
     def reports(self, plan: Plan, tasks: Iterable[Report]) -> dict[str, StateReport]:
-        """What the batch that was just committed did to the state."""
+        """Reports what the committed batch did to the state."""
         reports = {}
         receipts = [receipt for task in tasks for receipt in task.state]
         for name, catalog in self._catalogs.items():
@@ -163,7 +163,7 @@ class StateBook:
                 catalog.keys, catalog.bytes, sum(len(run.files) for run in catalog.runs),
                 added=sum(receipt.added for receipt in own), removed=sum(receipt.removed for receipt in own),
                 late=sum(receipt.late for receipt in own),
-                moved=sum(one != other for one, other in zip(before, owner, strict=True)),
+                moved=sum(old != new for old, new in zip(before, owner, strict=True)),
                 load_s=round(sum(receipt.load_s for receipt in own), 6),
                 commit_s=round(sum(receipt.commit_s for receipt in own), 6),
                 written_bytes=sum(receipt.file.bytes for receipt in own if receipt.file is not None),
@@ -173,16 +173,16 @@ class StateBook:
         return reports
 
     def _traffic(self, name: str, receipts: Sequence[StateReceipt]) -> Traffic:
-        """What the tasks of a batch, and a merge that ended in it, had of the nodes' caches."""
+        """Cache traffic of the batch's tasks, and of a merge that ended during the batch."""
         total, self._merge_traffic[name] = self._merge_traffic[name], Traffic()
         for receipt in receipts:
             total.add(vars(receipt))
         return total
 
     def _pieces(self, name: str, receipts: Sequence[StateReceipt]) -> int:
-        """In how many pieces a task worked at most; that they are small for want of memory is told, once."""
+        """The most pieces of any task. Warn once if a lack of memory makes the pieces small."""
         pieces = max((receipt.groups for receipt in receipts), default=0)
-        piece_bytes = min((one.piece_bytes for one in receipts if one.piece_bytes is not None), default=GROUP_BYTES)
+        piece_bytes = min((size for receipt in receipts if (size := receipt.piece_bytes) is not None), default=GROUP_BYTES)
         if pieces > 1 and piece_bytes < GROUP_BYTES and self._in_pieces.begins(name):
             log.warning(
                 "the state of operator %r, %.0f MB, is too large for its tasks' memory: they work on %.0f MB of it at once, in"
@@ -192,12 +192,12 @@ class StateBook:
         return pieces
 
     def mended(self, error: Exception) -> bool:
-        """Whether a batch failed because of a damaged file, and the state is whole now without it.
+        """Whether a batch failed because of a damaged file that has now been replaced by the files it was merged from.
 
-        It is if the file was merged from others, and those are there and whole. If they are not, that is an error.
+        Raises CheckpointError if those are missing or damaged, too.
         """
         path = damaged_state_file(error)
-        return path is not None and bool(self._kept) and self._restore(path)
+        return path is not None and bool(self._layouts) and self._restore(path)
 
     def _restore(self, path: str) -> bool:
         for name, catalog in self._catalogs.items():
@@ -205,7 +205,7 @@ class StateBook:
                 if PurePosixPath(path).name not in {file.name for file in run.files}:
                     continue
                 if self._is_sound(name, PurePosixPath(path).name):
-                    return False  # it was away for a while, or half of it came: the batch is tried again as any other
+                    return False  # a temporary read error: the batch is retried like any other
                 self._try_earlier(name, run, path)
                 self._catalogs[name] = self._counted(name, catalog.restored(run))
                 self._merging.pop(name, None)
@@ -215,47 +215,45 @@ class StateBook:
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
-        far = any(place.slow for place in self._places.values())  # what is left there is removed at the next start
+        far = any(place.slow for place in self._stores.values())  # the next start removes the rest
         self._remover.shutdown(wait=not far, cancel_futures=far)
 
     def _is_sound(self, name: str, file: str) -> bool:
         try:
-            self._places[name].verify(file)
+            self._stores[name].verify(file)
         except CheckpointError:
             return False
         return True
 
-    def _try_earlier(self, name: str, run: Run, path: str) -> None:
+    def _try_earlier(self, name: str, run: SegmentRun, path: str) -> None:
         lost = f"state file {path} of operator {name!r} is damaged, batches {run.first} to {run.last}"
         if not run.before:
             raise CheckpointError(f"{lost}, and was not merged from others. {ways_out(PUT_BACK, ANEW)}")
-        for file in (file for one in run.before for file in one.files):
+        for file in (file for earlier in run.before for file in earlier.files):
             try:
-                self._places[name].verify(file.name)
+                self._stores[name].verify(file.name)
             except CheckpointError as error:
                 raise CheckpointError(
                     f"{lost}; of the files that it was merged from, {error}. {ways_out(EITHER, ANEW)}"
                 ) from None
 
     def _counted(self, name: str, catalog: Catalog) -> Catalog:
-        """With the number of keys that there are: those that a merge let go are there again, and some may have come anew
-        since. All state is read for it, and only where keys expire at all."""
-        if self._kept[name].ttl_us is None:
+        """The catalog with the number of keys counted anew, since keys that the merge had expired are back. Reads all state;
+        does nothing if keys of this operator never expire."""
+        if self._layouts[name].ttl_us is None:
             return catalog
         names = [file.name for run in catalog.runs for file in run.files]
         try:
-            newest = newest_by_group(self._places[name].segments(names), self._kept[name].shards, _identities)
+            newest = newest_by_group(self._stores[name].segments(names), self._layouts[name].shards, _identities)
             return replace(catalog, keys=sum(rows.column(GONE).false_count for rows in newest))
-        except (
-            CheckpointError
-        ):  # another one is damaged: whoever needs it says so, and if it can be mended, keys are counted then
+        except CheckpointError:  # another file is damaged, too: its readers report it, and its restore counts again
             return catalog
 
     def _marks(self) -> set[str]:
         return {name for operator in self._topology.stateful for name in self._topology.watermarks(operator) or ()}
 
     def _times_after(self, name: str, tasks: Sequence[Report]) -> list[int]:
-        """The latest times after this batch, and after as many batches before it as there are stateful operators in a row."""
+        """The latest event times after this batch and the batches before, as far back as stateful operators are chained."""
         seen = self._times.get(name, [])
         latest = max([*seen[:1], *(task.times[name] for task in tasks if name in task.times)], default=None)
         return [] if latest is None else [latest, *seen][: self._depth + 1]
@@ -264,11 +262,11 @@ class StateBook:
         return {Stored(name, file) for name, catalog in self._catalogs.items() for file in catalog.names}
 
     def _remove(self, files: Iterable[Stored]) -> None:
-        """No batch waits for it: to remove what a merge of 100 MB was made of takes 100 ms where the disk is local, too."""
+        """Remove files in the background: the inputs of a merge of 100 MB take 100 ms even on a local disk."""
         for operator, name in files:
-            self._remover.submit(_removed, self._places[operator], name)
+            self._remover.submit(_removed, self._stores[operator], name)
 
-    def _begin_merge(self, name: str, runs: tuple[Run, ...], catalog: Catalog) -> None:
+    def _begin_merge(self, name: str, runs: tuple[SegmentRun, ...], catalog: Catalog) -> None:
         self._merged += 1
         target = f"{runs[-1].first:08d}-{runs[0].last:08d}-{self._epoch:06d}-m{self._merged}{SUFFIX}"
         names = [file.name for run in runs for file in run.files]
@@ -277,14 +275,14 @@ class StateBook:
         self._merging[name] = Merging(runs, result, self._now if oldest else None)
 
     def _with_merged(self, name: str) -> Catalog:
-        """The catalog with the merge that has ended, if one has."""
+        """The catalog with the result of a merge, if one has ended."""
         catalog, merging = self._catalogs[name], self._merging.get(name)
         if merging is None or not merging.result.done():
             return catalog
         del self._merging[name]
         try:
             result = merging.result.result()
-        except Exception as error:  # noqa: BLE001  the state is whole without it; it is tried again
+        except Exception as error:  # noqa: BLE001  the state is complete without it; the merge is retried
             if not self.mended(error):
                 log.warning("state of operator %r could not be merged: %s", name, error)
             return self._catalogs[name]
@@ -293,34 +291,36 @@ class StateBook:
         return catalog.merged(merging.runs, files, result["expired"] - merging.revived)
 
     def _sweep(self, name: str) -> None:
-        """Remove what earlier starts wrote and nobody committed."""
-        place, needed = self._places[name], self._catalogs[name].names
+        """Remove files that earlier starts wrote and did not commit."""
+        place, needed = self._stores[name], self._catalogs[name].names
         found = ((file, re.match(r"\d+-(?:\d{8}-)?(\d{6})-", file)) for file in place.names() if file not in needed)
         place.remove([file for file, epoch in found if epoch is not None and int(epoch[1]) < self._epoch])
 
 
-def _begun(kept: Kept, document: Mapping[str, Any] | None) -> Catalog:
-    """The state that a run begins with. Keys that are hashed otherwise would not be found: ``rehash`` comes before."""
+def _initial(layout: StateLayout, document: Mapping[str, Any] | None) -> Catalog:
+    """The state at the start of a run. A key with another hash would not be found; ``rehash`` has to run before this."""
     catalog = Catalog() if document is None else Catalog.from_json(document)
-    if catalog.runs and catalog.hashing != kept.hashing:
-        raise CheckpointError(f"operator {kept.operator!r}: its keys are hashed as {catalog.hashing!r}, not {kept.hashing!r}")
-    return replace(catalog, hashing=kept.hashing)
+    if catalog.runs and catalog.hashing != layout.hashing:
+        raise CheckpointError(
+            f"operator {layout.operator!r}: its keys are hashed as {catalog.hashing!r}, not {layout.hashing!r}"
+        )
+    return replace(catalog, hashing=layout.hashing)
 
 
 def _identities(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """What tells keys apart, and whether they are there; the same in all declarations."""
+    """The columns that identify keys and tell whether they are deleted; all declarations share them."""
     return rows.select([HASH, HASH2, GONE, *keys_in(rows).schema.names])
 
 
-def _removed(place: Place, name: str) -> None:
+def _removed(place: SegmentStore, name: str) -> None:
     try:
         place.remove([name])
-    except Exception as error:  # noqa: BLE001  whatever a file system raises, nobody needs that file
+    except Exception as error:  # noqa: BLE001  any file system; the file is obsolete
         log.warning("state file %s is not needed and could not be removed: %s; the next start tries again", name, error)
 
 
 def _check_disjoint(operator: str, receipts: Sequence[StateReceipt]) -> None:
-    """No two tasks have changed the same shard in one batch."""
+    """Raise RunError if two tasks have changed the same shard in one batch."""
     owners: dict[int, int] = {}
     for receipt in receipts:
         for shard in receipt.shards:

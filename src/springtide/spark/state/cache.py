@@ -1,12 +1,12 @@
-"""What a node has of state that lies elsewhere: immutable pieces of segments, each a file of its own.
+"""The node's cache of state at a URI: immutable pieces of segments, each in a file of its own.
 
-    <Spark's local folder>/springtide-state-<uid>/<hash of the operator's URI>/writing/         what is not whole yet
+    <Spark's local folder>/springtide-state-<uid>/<hash of the operator's URI>/writing/         incomplete files
                                                                               /SEGMENT/whole    written here, or small
-                                                                              /SEGMENT/index    the end of another
-                                                                              /SEGMENT/0, 1, …  its chunks, as they were needed
+                                                                              /SEGMENT/index    the end of another file
+                                                                              /SEGMENT/0, 1, …  its chunks, fetched on demand
 
-Nothing in it is needed: what is missing or damaged is fetched again. A piece has its name only once it is whole, and is read
-to its end by those who have mapped it though it is removed.
+A missing or damaged piece is fetched again. A piece gets its name when it is complete. Readers that have mapped it may read on
+after its removal.
 """
 
 from __future__ import annotations
@@ -31,41 +31,40 @@ from typing import Any
 import pyarrow as pa
 
 from springtide.errors import SetupError
-from springtide.spark.state.segment import Damage, Index, Looked, Segment, index_of, mapped, tail_of
+from springtide.spark.state.segment import Damage, Index, LookupChunk, Segment, index_of, mapped, tail_of
 
 log = logging.getLogger("springtide.spark")
 
 WRITING, WHOLE, INDEX = "writing", "whole", "index"
-KEPT_S = 600.0
-"""Pieces of a segment that the state no longer names go so long after they were used last: a replay, or a task that lost a
-race, still finds them."""
+RETAIN_S = 600.0
+"""Retain pieces of an obsolete segment for this long after their last use, for replays and speculative tasks."""
 STALE_S = 86_400.0
-"""What is left of other runs, and of writers that died, goes after a day."""
+"""Remove files of other runs and of killed writers after a day."""
 TAIL_BYTES = 64 << 10
-"""So much of a file's end is fetched at once: an index of about 1,000 chunks, or 1 GB of state; or all of a small file."""
+"""Fetch this much of a file's end at once: an index of about 1,000 chunks, or 1 GB of state; or all of a small file."""
 OF_ONE_EXECUTOR = re.compile(r"(blockmgr|executor|spark)-[0-9a-f-]{36}")
-"""Folders that Spark makes for an executor or an application, and removes with it; the cache is the node's."""
+"""Folders that Spark removes with an executor or an application; the cache stays above them."""
 
 Mark = tuple[int, int, int, int]
-"""A chunk's number, and the file in which it was seen to be right: its inode, time and size."""
+"""A verified chunk's number, and the inode, time and size of the file."""
 
 
 @dataclass
 class Traffic:
-    """How many pieces were there, how many were not, and how many bytes were moved to the node for those."""
+    """Cache hits and misses, in pieces, and the bytes fetched for the misses."""
 
     cache_hits: int = 0
     cache_misses: int = 0
     fetched_bytes: int = 0
 
     def add(self, more: Mapping[str, Any]) -> None:
-        """What somebody else's figures say, among others; what they do not mention did not happen."""
+        """Add the figures in a mapping; missing figures count as 0."""
         for figure in vars(self):
             setattr(self, figure, getattr(self, figure) + more.get(figure, 0))
 
 
 def node_folder() -> Path:
-    """The folder of all caches of this user on this node. Nobody else can look into it, or put something there."""
+    """The folder of all caches of this user on this node. Other users cannot read or write it."""
     named = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("LOCAL_DIRS") or tempfile.gettempdir()
     place = Path(named.split(",")[0])
     while OF_ONE_EXECUTOR.fullmatch(place.name) and os.access(place.parent, os.W_OK) and not os.path.ismount(place):
@@ -90,19 +89,19 @@ class Cache:
         self._own = self._all / hashlib.blake2b(uri.encode(), digest_size=10).hexdigest()
         self._writing = self._own / WRITING
         self._writing.mkdir(parents=True, exist_ok=True)
-        self._used(self._own)
+        self.used()
 
     def writing(self, name: str) -> Path:
-        """Where a segment is written before it goes to its place."""
+        """The local file to which a segment is written before its upload."""
         return self._writing / name
 
     def adopt(self, name: str) -> None:
-        """A segment that was written is at its place now: let it be used from here too."""
+        """Add a segment to the cache after its upload."""
         with self._if_possible(self.writing(name)) as written:
             self._move(written, name, WHOLE)
 
     def has(self, name: str) -> bool:
-        """Whether something is known of a segment without asking for it elsewhere."""
+        """Whether the cache has at least the index of a segment."""
         return self._piece(name, WHOLE).exists() or self._piece(name, INDEX).exists()
 
     def tail(self, name: str, piece: str) -> bytes | None:
@@ -118,14 +117,14 @@ class Cache:
             return None
 
     def chunk(self, name: str, piece: str, offset: int, length: int) -> tuple[pa.Buffer, tuple[int, int, int]] | None:
-        """A part of a piece where it lies, and which file that is."""
+        """A mapped part of a piece, and the file's inode, time and size."""
         path = self._piece(name, piece)
         try:
-            told = path.stat()
-            return mapped(str(path), offset, length), (told.st_ino, told.st_mtime_ns, told.st_size)
+            status = path.stat()
+            return mapped(str(path), offset, length), (status.st_ino, status.st_mtime_ns, status.st_size)
         except FileNotFoundError:
             return None
-        except ValueError:  # it is shorter than that
+        except ValueError:  # the file is too short
             self.drop(name, piece)
             return None
 
@@ -139,18 +138,14 @@ class Cache:
         with contextlib.suppress(OSError):
             self._piece(name, piece).unlink(missing_ok=True)
 
-    def used(self, name: str) -> None:
-        """Remember that a segment was used now."""
-        self._used(self._own / name)
-
-    @staticmethod
-    def _used(folder: Path) -> None:
+    def used(self, name: str = "") -> None:
+        """Record the time of the last use of a segment, or of the cache."""
         with contextlib.suppress(OSError):
-            os.utime(folder)
+            os.utime(self._own / name)
 
     def tidy(self, needed: Collection[str]) -> None:
-        """Remove what nobody needs any more, and was not used for a while."""
-        self._remove_older(self._own, KEPT_S, {*needed, WRITING})
+        """Remove segments that are not needed and have not been used for a while."""
+        self._remove_older(self._own, RETAIN_S, {*needed, WRITING})
         self._remove_older(self._writing, STALE_S, ())
         self._remove_older(self._all, STALE_S, {self._own.name})
 
@@ -167,7 +162,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _if_possible(self, temporary: Path) -> Iterator[Path]:
-        """Work goes on without what cannot be cached, as when the disk is full."""
+        """Continue without the cache on an error, such as a full disk."""
         try:
             yield temporary
         except OSError as error:
@@ -184,12 +179,12 @@ class Cache:
 
 
 class Cached(Segment):
-    """A segment that lies elsewhere, read through the node's cache. ``fetch`` opens its file there."""
+    """A remote segment, read through the node's cache. ``fetch`` opens the remote file."""
 
     def __init__(self, path: str, cache: Cache, fetch: Callable[[], Any]) -> None:
         self._name, self._cache, self._fetch = path.rpartition("/")[2], cache, fetch
         self._file: Any = None
-        self._right: set[Mark] = set()
+        self._verified: set[Mark] = set()
         self.traffic = Traffic()
         super().__init__(path)
 
@@ -201,15 +196,15 @@ class Cached(Segment):
             body = pa.py_buffer(fetched)
         return pa.ipc.read_record_batch(body, self.schema)
 
-    def look(self, number: int) -> Looked:
-        """The cache has it, and ``_known`` what was seen to be right."""
-        return Looked.into(self.read(number))
+    def look(self, number: int) -> LookupChunk:
+        """As ``read``: ``_known`` has the verified chunks."""
+        return LookupChunk.into(self.read(number))
 
     def remember(self) -> None:
-        """As above."""
+        """``_known`` has them already."""
 
     def verify(self) -> int:
-        """Read all of it where it lies; the number of its rows, or Damage."""
+        """Read the whole remote file; returns the number of rows, or raises Damage."""
         index = index_of(self.path, self._tail(*self._fetched_end()))
         for number in range(len(index.chunks)):
             self._fetched(number)
@@ -220,7 +215,7 @@ class Cached(Segment):
             try:
                 tail = self._cache.tail(self._name, piece)
                 if tail is not None:
-                    index, self._right = _known(self.path, tail)
+                    index, self._verified = _known(self.path, tail)
                     self._cache.used(self._name)
                     self.traffic.cache_hits += 1
                     return index
@@ -228,21 +223,21 @@ class Cached(Segment):
                 self._cache.drop(self._name, piece)
         start, end = self._fetched_end()
         tail = self._tail(start, end)
-        index, self._right = _known(self.path, tail)
+        index, self._verified = _known(self.path, tail)
         self._cache.put(self._name, *((INDEX, tail) if start else (WHOLE, end)))
         self.traffic.cache_misses += 1
         return index
 
     def _here(self, number: int) -> pa.Buffer | None:
-        """A chunk, if the node has it and it is right."""
+        """A verified chunk from the cache, if it is there."""
         chunk = self.chunks[number]
         for piece, offset in ((WHOLE, chunk.offset), (str(number), 0)):
             found = self._cache.chunk(self._name, piece, offset, chunk.length)
             if found is None:
                 continue
             body, mark = found[0], (number, *found[1])
-            if mark in self._right or zlib.crc32(body) == chunk.crc:
-                self._right.add(mark)
+            if mark in self._verified or zlib.crc32(body) == chunk.crc:
+                self._verified.add(mark)
                 self.traffic.cache_hits += 1
                 return body
             self._cache.drop(self._name, piece)
@@ -256,7 +251,7 @@ class Cached(Segment):
         return body
 
     def _fetched_end(self) -> tuple[int, bytes]:
-        """As much of the file's end as most indices need, and where it begins; small files are fetched whole by it."""
+        """The file's last ``TAIL_BYTES``, and where they begin: enough for most indices, and all of a small file."""
         size = self._opened().size()
         start = max(0, size - TAIL_BYTES)
         return start, self._read(start, size - start)
@@ -278,7 +273,7 @@ class Cached(Segment):
         return body
 
     def _opened(self) -> Any:
-        """The file where it lies; asked for once, as that is a request of its own."""
+        """The remote file, opened once, since each opening is a request."""
         if self._file is None:
             try:
                 self._file = self._fetch()
@@ -289,5 +284,5 @@ class Cached(Segment):
 
 @functools.lru_cache(maxsize=1024)
 def _known(path: str, tail: bytes) -> tuple[Index, set[Mark]]:
-    """What the end of a segment says, which this process may have read already, and which chunks it has seen to be right."""
+    """The parsed index, and the chunks that this process has verified; cached in the process."""
     return index_of(path, tail), set()

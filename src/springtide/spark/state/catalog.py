@@ -1,7 +1,7 @@
-"""Which segments make up the state of an operator at a batch: runs, newest first. A part of the batch's manifest.
+"""The segments that make up the state of an operator after a batch: runs, newest first. Part of the batch's manifest.
 
-A run is what one batch, or a merge of batches that follow one another, has written: one or more segments with different shards.
-The newest run that has a key says what its state is.
+A batch, or a merge of consecutive batches, writes a run: one or more segments with disjoint shards. The newest run that has
+a key defines its state.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from springtide.spark.state.receipt import StateReceipt
 
 SUFFIX = ".state"
-"""How the names of segments end."""
+"""Suffix of the names of segments."""
 SEEDED = "-seed-"
-"""What the names of imported segments hold."""
+"""Part of the names of imported segments."""
 FEW = 8
-"""Fewer runs than this are left alone. Every run is searched for every key, in about 20 µs."""
+"""Merge only with at least this many runs. A lookup searches every run for every key, in about 20 µs."""
 GROWN = 2
-"""A run is merged with the newer ones if it has at most so many times their bytes: each byte is written log₂ times in all."""
+"""Merge a run with the newer runs if it has at most this many times their bytes: each byte is then written log₂(n) times."""
 MANY = 32
-"""With more runs than this, all are merged, whatever their sizes."""
+"""With more runs than this, merge all, whatever their sizes."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class File:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What the batches from ``first`` to ``last`` have left, in files with different shards.
+class SegmentRun:
+    """The changes of the batches from ``first`` to ``last``, in files with disjoint shards.
 
-    ``before``: the runs that it was merged from, which are kept for as long as it is: if its file is damaged, they are used.
+    ``before``: the runs that it was merged from. They are retained with it, and replace it if its file is damaged.
     """
 
     first: int
     last: int
     files: tuple[File, ...]
-    before: tuple[Run, ...] = ()
+    before: tuple[SegmentRun, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -61,19 +61,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Catalog:
-    """The state of one operator after a batch. ``keys``: how many there are. ``hashing``: how they were hashed, see
-    ``hashing_mark``; "" of state that earlier versions wrote."""
+    """The state of one operator after a batch. ``keys``: the number of keys. ``hashing``: how they were hashed, see
+    ``hashing_mark``; "" for state of earlier versions."""
 
-    runs: tuple[Run, ...] = ()  # the newest first
+    runs: tuple[SegmentRun, ...] = ()  # the newest first
     keys: int = 0
     hashing: str = ""
 
     def after(self, batch: int, receipts: Iterable[StateReceipt]) -> Catalog:
-        """With what the tasks of a batch have written."""
+        """The catalog with the files that the tasks of a batch have written."""
         receipts = list(receipts)
         files = tuple(receipt.file for receipt in receipts if receipt.file is not None)
         keys = self.keys + sum(receipt.added - receipt.removed for receipt in receipts)
-        return replace(self, runs=(Run(batch, batch, files), *self.runs) if files else self.runs, keys=keys)
+        return replace(self, runs=(SegmentRun(batch, batch, files), *self.runs) if files else self.runs, keys=keys)
 
     @property
     def bytes(self) -> int:
@@ -81,12 +81,11 @@ class Catalog:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all files that are to stay."""
-        every = [one for run in self.runs for one in (run, *run.before)]
-        return frozenset(file.name for run in every for file in run.files)
+        """The names of all files that are in use."""
+        return frozenset(file.name for run in self.runs for part in (run, *run.before) for file in part.files)
 
-    def merge_due(self) -> tuple[Run, ...]:
-        """The runs that are to become one, newest first; none as long as there are few, or it would not pay."""
+    def merge_due(self) -> tuple[SegmentRun, ...]:
+        """The runs to merge into one, newest first; empty while a merge would not pay."""
         newer, count = 0, 0
         for run in self.runs:
             if count and run.bytes > GROWN * newer and len(self.runs) <= MANY:
@@ -94,17 +93,17 @@ class Catalog:
             newer, count = newer + run.bytes, count + 1
         return self.runs[:count] if count >= FEW else ()
 
-    def merged(self, runs: Sequence[Run], files: Iterable[File], expired: int = 0) -> Catalog:
-        """With one run in the place of some that are still there; unchanged if one of them is not. ``expired``: keys less."""
+    def merged(self, runs: Sequence[SegmentRun], files: Iterable[File], expired: int = 0) -> Catalog:
+        """Replace runs by their merge, which dropped ``expired`` keys; unchanged if one of the runs is gone."""
         place = self.runs.index(runs[0]) if runs[0] in self.runs else -1
         if place < 0 or self.runs[place : place + len(runs)] != tuple(runs):
             return self
-        one = Run(runs[-1].first, runs[0].last, tuple(files), tuple(replace(run, before=()) for run in runs))
+        new = SegmentRun(runs[-1].first, runs[0].last, tuple(files), tuple(replace(run, before=()) for run in runs))
         rest = self.runs[:place], self.runs[place + len(runs) :]
-        return replace(self, runs=(*rest[0], *((one,) if one.files else ()), *rest[1]), keys=self.keys - expired)
+        return replace(self, runs=(*rest[0], *((new,) if new.files else ()), *rest[1]), keys=self.keys - expired)
 
-    def restored(self, run: Run) -> Catalog:
-        """With the runs that one was merged from in its place."""
+    def restored(self, run: SegmentRun) -> Catalog:
+        """Replace a run by the runs that it was merged from."""
         place = self.runs.index(run)
         return replace(self, runs=(*self.runs[:place], *run.before, *self.runs[place + 1 :]))
 
@@ -117,17 +116,17 @@ class Catalog:
         return cls(runs, document["keys"], document.get("hashing", ""))
 
 
-def _run_to_json(run: Run) -> list[Any]:
+def _run_to_json(run: SegmentRun) -> list[Any]:
     files = [[file.name, file.bytes, file.rows] for file in run.files]
-    return [run.first, run.last, files, [_run_to_json(one) for one in run.before]]
+    return [run.first, run.last, files, list(map(_run_to_json, run.before))]
 
 
-def _run_from_json(document: Sequence[Any]) -> Run:
+def _run_from_json(document: Sequence[Any]) -> SegmentRun:
     first, last, files, before = document
     for name, *_ in files:
-        if not is_plain(name):  # it would be read from, and later removed from, another folder than the operator's
+        if not is_plain(name):  # it could name a file in another folder, to be read and later removed
             raise CheckpointError(
                 f"the newest manifest, batch {last} or later, names the state file {name!r}, and {ALLOWED}; it was changed from"
                 f" outside. {ways_out(PUT_BACK, ANEW)}"
             )
-    return Run(first, last, tuple(File(*file) for file in files), tuple(_run_from_json(one) for one in before))
+    return SegmentRun(first, last, tuple(File(*file) for file in files), tuple(map(_run_from_json, before)))

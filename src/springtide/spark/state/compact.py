@@ -1,4 +1,4 @@
-"""Many small segments into few: the newest row of every key, group by group of shards."""
+"""Merges segments: keeps the newest row of every key, one group of shards at a time."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ import pyarrow as pa
 from springtide.policy.group.shards import shards_of
 from springtide.spark.state.lookup import distinct_in
 from springtide.spark.state.segment import GONE, HASH, TOUCHED, Segment, Writer
-from springtide.spark.state.stepping import Kept, group_bytes, shards_at_once
-from springtide.spark.state.store import place_of
+from springtide.spark.state.stepping import StateLayout, group_bytes, shards_at_once
+from springtide.spark.state.store import store_of
 
 STEP_BYTES = 8 << 20
-"""A merge works on so much at once, and may then rest for as long as that took: batches want the cores, and the disk, too."""
+"""A merge works on this much at once, and may then sleep for the same time, since batches need the cores and the disk."""
 Fit = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Gives rows of an older schema the present one."""
+"""Converts rows of an older schema to the present schema."""
 
 
-def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int, rests: bool = False) -> dict[str, Any]:
-    """One segment in the place of these, which are given newest first. ``oldest``: no others are older, so that what is gone
-    need not be remembered any more. ``target``: the name of the new file. ``rests``: for as long as it works, in between.
+def merge(
+    layout: StateLayout, names: Sequence[str], target: str, oldest: bool, now: int, rests: bool = False
+) -> dict[str, Any]:
+    """Merge segments, given newest first, into the file ``target``. ``oldest``: no segment is older, so deleted keys are
+    dropped. ``rests``: sleep between groups for as long as the last group took.
 
-    Returns the file, None if nothing is left, how many keys were let go, and what was moved to the node."""
-    place = place_of(kept.folder)
-    segments = place.segments(names)
+    Returns the file, None if no row is left, the number of expired keys, and the cache traffic."""
+    store = store_of(layout.folder)
+    segments = store.segments(names)
     writer, expired = None, 0
     begin = time.perf_counter()
     file = None
     try:
-        for newest in newest_by_group(segments, kept.shards, kept.fitted, STEP_BYTES):
-            rows, gone = _living(newest, kept, now) if oldest else (newest, 0)
+        for newest in newest_by_group(segments, layout.shards, layout.fitted, STEP_BYTES):
+            rows, gone = _living(newest, layout, now) if oldest else (newest, 0)
             expired += gone
             if rows.num_rows:
-                writer = writer or Writer(place.writing(target), kept.schema, kept.shards, kept.timers)
+                writer = writer or Writer(store.writing(target), layout.schema, layout.shards, layout.timers)
                 writer.add(rows)
                 writer.sync()
             if rests:
@@ -44,18 +46,18 @@ def merge(kept: Kept, names: Sequence[str], target: str, oldest: bool, now: int,
             begin = time.perf_counter()
         if writer is not None:
             file = writer.finish()
-            place.keep(target)
-    except BaseException:  # a merge is tried again and again: on a full disk its parts would pile up
+            store.publish(target)
+    except BaseException:  # failed merges are retried: their files would fill the disk
         if writer is not None:
             writer.discard()
         raise
-    return {"file": file, "expired": expired, "traffic": vars(place.traffic)}
+    return {"file": file, "expired": expired, "traffic": vars(store.traffic)}
 
 
 def newest_by_group(
     segments: Sequence[Segment], shards: int, fitted: Fit, most_bytes: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The newest row of every key over segments that are given newest first, sorted, by groups of shards."""
+    """The newest row of every key, sorted, by groups of shards. ``segments``: newest first."""
     for first, last in groups(segments, shards, most_bytes):
         rows = newest_within(segments, first, last, shards, fitted)
         if rows is not None:
@@ -63,14 +65,14 @@ def newest_by_group(
 
 
 def groups(segments: Sequence[Segment], shards: int, most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-    """The first and the last of the shards of every group."""
+    """The first and the last shard of every group."""
     count = shards_at_once(segments, shards, most_bytes or group_bytes())
     for first in range(0, shards, count):
         yield first, min(first + count, shards) - 1
 
 
 def newest_within(segments: Sequence[Segment], first: int, last: int, shards: int, fitted: Fit) -> pa.RecordBatch | None:
-    """The newest row of every key of some shards, sorted; None if there is none."""
+    """The newest row of every key in a range of shards, sorted; None if there is no row."""
     parts = [fitted(part) for segment in segments for part in rows_within(segment, first, last, shards)]
     if not parts:
         return None
@@ -80,7 +82,7 @@ def newest_within(segments: Sequence[Segment], first: int, last: int, shards: in
 
 
 def rows_within(segment: Segment, first: int, last: int, shards: int) -> Iterator[pa.RecordBatch]:
-    """A segment's rows of these shards."""
+    """The rows of a segment in a range of shards."""
     for number in segment.within(first, last):
         rows = segment.read(number)
         of = shards_of(rows.column(HASH).to_numpy(), shards)
@@ -89,10 +91,10 @@ def rows_within(segment: Segment, first: int, last: int, shards: int) -> Iterato
             yield rows.slice(begin, end - begin)
 
 
-def _living(rows: pa.RecordBatch, kept: Kept, now: int) -> tuple[pa.RecordBatch, int]:
-    """Without what is gone, or has not been written to for longer than it is to be kept; and how many of the latter."""
+def _living(rows: pa.RecordBatch, layout: StateLayout, now: int) -> tuple[pa.RecordBatch, int]:
+    """The rows without deleted and expired keys, and the number of expired keys."""
     there = ~rows.column(GONE).to_numpy(zero_copy_only=False)
     fresh = there
-    if kept.ttl_us is not None:
-        fresh = there & (rows.column(TOUCHED).to_numpy() + kept.ttl_us >= now)
+    if layout.ttl_us is not None:
+        fresh = there & (rows.column(TOUCHED).to_numpy() + layout.ttl_us >= now)
     return (rows if fresh.all() else rows.filter(pa.array(fresh))), int((there & ~fresh).sum())

@@ -1,4 +1,4 @@
-"""What the stateful operators of a topology declare, as their tasks need it, and as a checkpoint remembers it."""
+"""The declarations of stateful operators, for tasks (``StateLayout``) and for the checkpoint's document."""
 
 from __future__ import annotations
 
@@ -22,48 +22,47 @@ from springtide.spark.shared.hashing import state_seeds
 from springtide.spark.state.catalog import Catalog
 from springtide.spark.state.per_key import PerKey
 from springtide.spark.state.segment import STATE, Damage
-from springtide.spark.state.stepping import Kept
-from springtide.spark.state.store import below, check_writable, is_uri, place_of
+from springtide.spark.state.stepping import StateLayout
+from springtide.spark.state.store import below, check_writable, is_uri, store_of
 
 
-def kept_in(checkpoint: Checkpoint, topology: Topology, location: str | None = None) -> dict[str, Kept]:
-    """What the tasks of stateful operators know of them, if the checkpoint has nothing against it, and state can be written.
+def layouts_in(checkpoint: Checkpoint, topology: Topology, location: str | None = None) -> dict[str, StateLayout]:
+    """The layouts of all stateful operators. Refuses declarations that do not fit the checkpoint, and unwritable locations.
 
-    ``location``: the URI where state shall lie, None for where it lies, or for the checkpoint."""
+    ``location``: the URI for the state; None for its present location, or for the checkpoint."""
     if not topology.stateful:
         return {}
     root = checkpoint.state_root()
-    if location is None and is_uri(root):  # one that is given was tried before the checkpoint was touched
+    if location is None and is_uri(root):  # a given location was checked before
         check_writable(root)
     secret = checkpoint.keep_state(_checked(checkpoint, topology, root), location)
     root = checkpoint.state_root()
-    kept = {o.name: kept_of(topology, o, root, secret) for o in topology.stateful}
-    for one in kept.values():
-        place_of(one.folder).prepare()
-    return kept
+    layouts = {o.name: layout_of(topology, o, root, secret) for o in topology.stateful}
+    for layout in layouts.values():
+        store_of(layout.folder).prepare()
+    return layouts
 
 
 def _checked(checkpoint: Checkpoint, topology: Topology, root: str) -> Mapping[str, Mapping[str, Any]]:
-    """What operators declare, if the checkpoint has no state that others have declared, or it is migrated."""
+    """The declarations, after a check that the checkpoint's state has the same ones or is migrated."""
     before, declared = (checkpoint.recall("state") or {"declared": {}})["declared"], declarations(topology)
     for operator in topology.stateful:
         known, now = before.get(operator.name), declared[operator.name]
-        if known is None or known == now or known["shards"] != now["shards"]:  # other shards are refused as such
+        if known is None or known == now or known["shards"] != now["shards"]:  # another number of shards is refused elsewhere
             continue
-        kept = kept_of(topology, operator, root, "")
-        _check_written(checkpoint, kept, _computed(known).get(_named(now)), now.get("computes"))
-        if kept.migrate is not None:
-            now["migrated"] = True  # there may be state of an earlier declaration, until a start without a migration finds none
+        layout = layout_of(topology, operator, root, "")
+        _check_written(checkpoint, layout, _computed(known).get(_named(now)), now.get("computes"))
+        if layout.migrate is not None:
+            now["migrated"] = True  # until a start without a migration finds no state of an earlier declaration
             earlier = {named: of for named, of in _computed(known).items() if named != _named(now)}
             now["earlier"] = [{"variables": json.loads(named), "computes": of} for named, of in earlier.items()]
     return declared
 
 
 def _computed(known: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
-    """What state of the variables that were declared so far is of. A migration is of other variables, so that those of one
-    kind are of one thing."""
-    every = [known, *known.get("earlier", ())]
-    return {_named(one): one["computes"] for one in every if "computes" in one}
+    """The computations of all declarations so far, by variables. A migration changes the variables, so they are unique."""
+    declared = [known, *known.get("earlier", ())]
+    return {_named(entry): entry["computes"] for entry in declared if "computes" in entry}
 
 
 def _named(declared: Mapping[str, Any]) -> str:
@@ -71,33 +70,33 @@ def _named(declared: Mapping[str, Any]) -> str:
 
 
 def _check_written(
-    checkpoint: Checkpoint, kept: Kept, was: Mapping[str, str] | None, now: Mapping[str, str] | None
+    checkpoint: Checkpoint, layout: StateLayout, was: Mapping[str, str] | None, now: Mapping[str, str] | None
 ) -> None:  # fmt: skip
-    """Refuse state that another declaration has written, unless it is migrated: tasks would fail on it, or take it for what it
-    is not. ``was``, ``now``: what state of these variables is of, if that is known. Only the ends of files are read."""
+    """Refuse state of another declaration unless it is migrated: tasks would fail on it, or misinterpret it. ``was``,
+    ``now``: the computations of these variables, if known. Reads only the ends of files."""
     was, now = was or {}, now or {}
     changed = [name for name in was if name in now and was[name] != now[name]]
-    if kept.migrate is not None and not changed:
+    if layout.migrate is not None and not changed:
         return
     stored = checkpoint.catalogs()
-    runs = Catalog.from_json(stored[kept.operator]).runs if kept.operator in stored else ()
-    for name in (run.files[0].name for run in runs):  # one declaration has written all files of a run
-        with suppress(Damage):  # a task that needs it finds and names it, and it may be mended
-            (segment,) = place_of(kept.folder).segments([name])
-            if segment.schema.equals(kept.schema) and changed:
+    runs = Catalog.from_json(stored[layout.operator]).runs if layout.operator in stored else ()
+    for name in (run.files[0].name for run in runs):  # all files of a run have the same declaration
+        with suppress(Damage):  # the task that reads it reports the damage, or replaces the file
+            (segment,) = store_of(layout.folder).segments([name])
+            if segment.schema.equals(layout.schema) and changed:
                 raise CheckpointError(
-                    f"operator {kept.operator!r} computes {_told(now, changed)}; in checkpoint {checkpoint.root} it has state"
-                    f" of {_told(was, changed)}. Change it back, or give a new checkpoint"
+                    f"operator {layout.operator!r} computes {_listed(now, changed)}; in checkpoint {checkpoint.root} it has"
+                    f" state of {_listed(was, changed)}. Change it back, or give a new checkpoint"
                 )
-            if kept.migrate is None and not segment.schema.equals(kept.schema):
+            if layout.migrate is None and not segment.schema.equals(layout.schema):
                 raise CheckpointError(
-                    f"operator {kept.operator!r} declares {_variables(kept.schema)}; in checkpoint {checkpoint.root} it has"
+                    f"operator {layout.operator!r} declares {_variables(layout.schema)}; in checkpoint {checkpoint.root} it has"
                     f" state of {_variables(segment.schema)}. Change it back, give stateful(migrate=function) while there is"
                     " such state, or give a new checkpoint"
                 )
 
 
-def _told(computes: Mapping[str, str], names: Sequence[str]) -> str:
+def _listed(computes: Mapping[str, str], names: Sequence[str]) -> str:
     return ", ".join(f"{name} = {computes[name]}" for name in names)
 
 
@@ -106,12 +105,12 @@ def _variables(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name.removeprefix(STATE)}: {field.type}" for field in named) or "no variables"
 
 
-def kept_of(topology: Topology, operator: Operator, root: str, secret: str) -> Kept:
-    """``root``: the folder, or the URI, where state lies. ``secret``: of the checkpoint, that nobody who sends records can
-    choose keys of one shard, or of one identity."""
+def layout_of(topology: Topology, operator: Operator, root: str, secret: str) -> StateLayout:
+    """``root``: the folder or URI of the state. ``secret``: of the checkpoint, so that a sender of records cannot choose
+    keys of one shard or with the same hashes."""
     spec = operator.state
     assert spec is not None
-    return Kept(
+    return StateLayout(
         operator.name, function_of(topology, operator), operator.key, topology.input_schema(operator), spec.shards,
         state_seeds(secret, operator.name), below(root, folder_of(operator.name)),
         None if spec.ttl_s is None else round(spec.ttl_s * 1e6), spec.time, spec.closes, spec.migrate,
@@ -119,7 +118,7 @@ def kept_of(topology: Topology, operator: Operator, root: str, secret: str) -> K
 
 
 def folder_of(operator: str) -> str:
-    """A folder's name for any operator's: two names never share one."""
+    """A folder name for an operator; unique to it."""
     plain = re.sub(r"[^\w.-]", "_", operator)
     return plain if plain == operator else f"{plain}-{hashlib.blake2b(operator.encode(), digest_size=4).hexdigest()}"
 
@@ -136,8 +135,8 @@ def function_of(topology: Topology, operator: Operator) -> Stateful:
 
 
 def declaration(topology: Topology, operator: Operator) -> dict[str, Any]:
-    """What a checkpoint holds an operator to: a change of the variables can be migrated, one of the shards cannot. What a ready
-    operator computes is part of it: states of a sum and of a maximum look the same."""
+    """An operator's declaration in the checkpoint. Variables can be migrated, the number of shards cannot change. It includes
+    what a ready operator computes, because the states of a sum and of a maximum look the same."""
     assert operator.state is not None
     computes = getattr(operator.state.function, "describes", None)
     return {

@@ -1,6 +1,6 @@
-"""Rows of state in files for people and other programs: Parquet, JSON lines and CSV, by how the file's name ends.
+"""Reads and writes rows of state as Parquet, JSON lines or CSV, by the file's suffix.
 
-A file is written beside its place and renamed into it, and read block by block: neither has to fit in memory.
+A file is written under a temporary name and then renamed. Files are processed block by block and may be larger than memory.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from springtide.model.columns import check_nulls
 from springtide.spark.state.values import Misfit, decoder, encoder, is_bytes, is_text
 
 BLOCK = 10_000
-"""Rows that are worked on at once where each becomes Python objects: some MB."""
+"""Limits the rows that are Python objects at once, to some MB."""
 Parts = Iterable[pa.RecordBatch]
 _is = pa.types
 
 
 def write(path: Path, schema: pa.Schema, parts: Parts) -> int:
-    """Write rows to a new file, all or nothing; their number."""
+    """Write all rows to a new file, or none; returns their number."""
     form = _form(path)
     if form is _CSV:
         _check_flat(path, schema)
@@ -50,9 +50,9 @@ def write(path: Path, schema: pa.Schema, parts: Parts) -> int:
 
 
 def read(path: Path, wanted: pa.Schema, optional: Collection[str], ignored: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, with exactly the columns that are wanted; ``optional`` ones are null where they are not there.
+    """The rows of a file, with exactly the ``wanted`` columns. Missing ``optional`` columns are null, ``ignored`` ones dropped.
 
-    What does not fit is an error with the column, what came and what is wanted.
+    An OptionError names the column that does not fit, its value or type, and the wanted type.
     """
     form = _form(path)
     if not path.is_file():
@@ -67,7 +67,7 @@ def read(path: Path, wanted: pa.Schema, optional: Collection[str], ignored: Coll
 
 
 def metadata(path: Path) -> dict[bytes, bytes]:
-    """What a file says of itself beside its rows: Parquet alone has a place for that."""
+    """The metadata of a file, which only Parquet supports."""
     if path.suffix != ".parquet":
         return {}
     try:
@@ -77,7 +77,7 @@ def metadata(path: Path) -> dict[bytes, bytes]:
 
 
 class _Names:
-    """Checks which columns a file has."""
+    """Checks the columns of a file."""
 
     def __init__(self, wanted: pa.Schema, optional: Collection[str], ignored: Collection[str]) -> None:
         self._wanted, self._known = wanted, {*wanted.names, *ignored}
@@ -103,7 +103,7 @@ def _batch(wanted: pa.Schema, columns: dict[str, pa.Array], rows: int) -> pa.Rec
 
 @contextlib.contextmanager
 def _column(name: str, kind: pa.DataType) -> Iterator[None]:
-    """Tells of which column an error is, and what was wanted."""
+    """Adds the column and the wanted type to an error."""
     try:
         yield
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -135,11 +135,11 @@ def _read_parquet(path: Path, wanted: pa.Schema, names: _Names) -> Iterator[pa.R
 
 
 def _alike(came: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type may be values of the other, if they are not too large; whatever wrote the file."""
+    """Whether values of one type may fit the other, unless they are too large; programs differ in the types that they write."""
     if came == wanted or _is.is_null(came):
         return True
     pairs = (_is.is_integer, _is.is_decimal, is_text, is_bytes)
-    if any(one(came) and one(wanted) for one in pairs):
+    if any(is_kind(came) and is_kind(wanted) for is_kind in pairs):
         return True
     if _is.is_floating(wanted):
         return bool(_is.is_floating(came) or _is.is_integer(came))
@@ -159,7 +159,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     with _column(field.name, field.type):
         if column.type == field.type or not _is.is_nested(field.type):
             return column.cast(field.type)
-        return pa.array(column.to_pylist(), field.type)  # Arrow has no cast between all structs that are alike
+        return pa.array(column.to_pylist(), field.type)  # Arrow cannot cast between all such structs
 
 
 # JSON lines

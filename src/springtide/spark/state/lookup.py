@@ -1,4 +1,4 @@
-"""The newest row of each key: a search in sorted hashes, from the newest segment to the oldest."""
+"""Looks up the newest row of each key by a search in sorted hashes, from the newest segment to the oldest."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 
 from springtide.policy.group.same import Mask, comparable, same_keys
 from springtide.policy.group.shards import shards_of
-from springtide.spark.state.segment import GONE, HASH, HASH2, Hashes, Looked, Places, Segment, keys_in
+from springtide.spark.state.segment import GONE, HASH, HASH2, Hashes, LookupChunk, Places, Segment, keys_in
 
 
 @dataclass(frozen=True, eq=False)
 class Identities:
-    """Keys as state knows them, sorted by 128 bits of hash, each once. The hashes find a key, the key itself decides: two that
-    share their hashes stand beside each other."""
+    """Distinct keys, sorted by 128 bits of hash. Lookups compare the keys, too: two keys with the same hashes are adjacent."""
 
     one: Hashes
     two: Hashes
@@ -27,7 +26,7 @@ class Identities:
         return len(self.one)
 
     def take(self, places: Places) -> Identities:
-        """Those in these places, which rise; where none is left out between them, without a copy."""
+        """The keys at these ascending places; without a copy if the places are consecutive."""
         if len(places) and places[-1] - places[0] == len(places) - 1:
             begin, count = int(places[0]), len(places)
             end = begin + count
@@ -36,47 +35,46 @@ class Identities:
 
 
 def none(keys: pa.Schema) -> Identities:
-    """No keys."""
     return Identities(np.zeros(0, np.uint64), np.zeros(0, np.uint64), pa.RecordBatch.from_pylist([], schema=keys))
 
 
 def distinct(one: Hashes, two: Hashes, keys: pa.RecordBatch) -> tuple[Identities, Places, Places]:
-    """The distinct keys, the row in which each comes first, and which of them each row has. ``one``, ``two``: their hashes."""
+    """The distinct keys, the first row of each, and the index of each row's key. ``one``, ``two``: the hashes of the rows."""
     order = np.lexsort((two, one)) if len(one) else np.zeros(0, dtype=np.int64)
     first, second = one[order], two[order]
     new = np.ones(len(order), dtype=np.bool_)
     new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
     found = _numbered(one, two, keys, order, new)
-    return found if _are_same(keys, found, order[~new]) else _numbered(one, two, keys, *_told_apart(keys, order, new))
+    return found if _are_same(keys, found, order[~new]) else _numbered(one, two, keys, *_separated(keys, order, new))
 
 
 def _numbered(
     one: Hashes, two: Hashes, keys: pa.RecordBatch, order: Places, new: Mask
 ) -> tuple[Identities, Places, Places]:  # fmt: skip
-    """What ``distinct`` returns, of rows in an order in which ``new`` tells where another key begins."""
+    """The result of ``distinct``. ``order`` sorts the rows by key, and ``new`` marks the first row of each key in it."""
     of = np.empty(len(order), dtype=np.int64)
     of[order] = np.cumsum(new) - 1
-    first = order[new]  # lexsort is stable, so the first of each is the earliest
+    first = order[new]  # the earliest of each, since lexsort is stable
     return Identities(one[first], two[first], keys.take(pa.array(first))), first, of
 
 
 def _are_same(keys: pa.RecordBatch, found: tuple[Identities, Places, Places], again: Places) -> bool:
-    """Whether the rows that come ``again`` with the hashes of an earlier one have its key, too."""
+    """Whether the rows ``again``, with the same hashes as an earlier row, also have its key."""
     every, _, of = found
     if not len(again):
         return True
-    if 2 * len(again) > len(of):  # most of them: to compare all saves a copy
+    if 2 * len(again) > len(of):  # comparing all rows saves a copy
         return bool(same_keys(keys, every.keys.take(pa.array(of))).all())
     return bool(same_keys(keys.take(pa.array(again)), every.keys.take(pa.array(of[again]))).all())
 
 
 def distinct_in(rows: pa.RecordBatch) -> tuple[Identities, Places, Places]:
-    """The same of rows of state."""
+    """``distinct`` for rows of state."""
     return distinct(rows.column(HASH).to_numpy(), rows.column(HASH2).to_numpy(), keys_in(rows))
 
 
-def _told_apart(keys: pa.RecordBatch, order: Places, new: Mask) -> tuple[Places, Mask]:
-    """The same order where some keys share their hashes: each key's rows beside each other, the earliest first."""
+def _separated(keys: pa.RecordBatch, order: Places, new: Mask) -> tuple[Places, Mask]:
+    """Reorder rows of keys that share their hashes: the rows of each key are adjacent, the earliest first."""
     starts = np.flatnonzero(new)
     order, new = order.copy(), new.copy()
     for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
@@ -91,17 +89,17 @@ def _told_apart(keys: pa.RecordBatch, order: Places, new: Mask) -> tuple[Places,
     return order, new
 
 
-def find(chunk: Looked, wanted: Identities) -> tuple[Places, Places]:
-    """Which of these keys a chunk has, and the row of each."""
+def find(chunk: LookupChunk, wanted: Identities) -> tuple[Places, Places]:
+    """The wanted keys in a chunk, and the row of each."""
     return _found(chunk, wanted, lambda at, looking: same_keys(chunk.keys.take(pa.array(at)), wanted.take(looking).keys))
 
 
-def find_hashes(chunk: Looked, wanted: Identities) -> tuple[Places, Places]:
-    """The same by the hashes alone: the first row with those of a key, which is to be compared with it."""
+def find_hashes(chunk: LookupChunk, wanted: Identities) -> tuple[Places, Places]:
+    """The same by hashes alone: the first row with the hashes of a key. The caller compares the keys."""
     return _found(chunk, wanted, lambda at, looking: np.ones(len(at), dtype=np.bool_))
 
 
-def _found(chunk: Looked, wanted: Identities, is_same: Callable[[Places, Places], Mask]) -> tuple[Places, Places]:
+def _found(chunk: LookupChunk, wanted: Identities, is_same: Callable[[Places, Places], Mask]) -> tuple[Places, Places]:
     places: Places = chunk.one.searchsorted(wanted.one)
     last = len(chunk.one) - 1
     looking = np.flatnonzero(chunk.one[np.minimum(places, last)] == wanted.one)
@@ -113,7 +111,7 @@ def _found(chunk: Looked, wanted: Identities, is_same: Callable[[Places, Places]
         if not found and right.all():
             return looking, at
         found.append((looking[right], at[right]))
-        looking, at = looking[~right], at[~right] + 1  # two keys share a hash: the next row may be the other one's
+        looking, at = looking[~right], at[~right] + 1  # two keys share a hash: the next row may have the other key
         there = at <= last
         looking, at = looking[there], at[there]
         there = chunk.one[at] == wanted.one[looking]
@@ -124,27 +122,25 @@ def _found(chunk: Looked, wanted: Identities, is_same: Callable[[Places, Places]
 def newest(
     segments: Sequence[Segment], wanted: Identities, schema: pa.Schema, fitted: Callable[[pa.RecordBatch], pa.RecordBatch]
 ) -> tuple[pa.RecordBatch, Mask]:
-    """A row of state for each key, and whether it is known; rows of nulls where it is not.
+    """A row of state for each key, and whether the key is known; unknown keys have rows of nulls.
 
-    ``segments``: newest first. ``fitted`` gives rows of an older schema the present one.
-
-    All keys are compared at once, after they were found by their hashes; only where two keys share those is each row compared
-    as it is found.
+    ``segments``: newest first. ``fitted`` converts rows of an older schema. Keys are looked up by their hashes and compared
+    all at once; only if two keys share their hashes, each row is compared during the lookup.
     """
     rows, found = _newest(segments, wanted, schema, fitted, find_hashes)
     if not (same_keys(keys_in(rows), wanted.keys) | ~found).all():
         rows, found = _newest(segments, wanted, schema, fitted, find)
     gone = rows.column(GONE).fill_null(False).to_numpy(zero_copy_only=False)
     if gone.any():
-        rows = rows.take(pa.array(np.arange(len(gone)), mask=gone))  # a row without a place is of nulls
+        rows = rows.take(pa.array(np.arange(len(gone)), mask=gone))  # masked places give rows of nulls
     return rows, found & ~gone
 
 
 def _newest(
     segments: Sequence[Segment], wanted: Identities, schema: pa.Schema, fitted: Callable[[pa.RecordBatch], pa.RecordBatch],
-    find: Callable[[Looked, Identities], tuple[Places, Places]],
+    find: Callable[[LookupChunk, Identities], tuple[Places, Places]],
 ) -> tuple[pa.RecordBatch, Mask]:  # fmt: skip
-    """The newest row of each key, be it of one that is gone, and whether there is one."""
+    """The newest row of each key, which may mark the key as deleted, and whether there is a row."""
     parts: list[pa.RecordBatch] = []
     owners: list[Places] = []
     known = np.zeros(len(wanted), dtype=np.bool_)
@@ -170,11 +166,11 @@ def _newest(
 
 
 def due(segments: Sequence[Segment], column: str, until: int, alarm: bool, owned: Mask) -> Iterator[pa.RecordBatch]:
-    """The identities and keys of rows with a timer up to then, also of those that are not the newest of their key, and of
-    shards that are beside those that are ``owned``."""
+    """The identities and keys of rows with a timer up to ``until``. Includes rows that are not the newest of their key, and
+    rows of other shards in the same chunks as the ``owned`` ones."""
     for segment in segments:
         for number, chunk in enumerate(segment.chunks):
             if (chunk.alarm if alarm else chunk.due) <= until and owned[chunk.first_shard : chunk.last_shard + 1].any():
                 rows = segment.read(number)
-                come = pc.less_equal(rows.column(column), until).fill_null(False)
-                yield rows.select([HASH, HASH2, *keys_in(rows).schema.names]).filter(come)
+                is_due = pc.less_equal(rows.column(column), until).fill_null(False)
+                yield rows.select([HASH, HASH2, *keys_in(rows).schema.names]).filter(is_due)

@@ -1,6 +1,6 @@
-"""Where exported state comes from: which records it has counted, so that an import can tell which would be counted again.
+"""The origin of exported state: the records that it includes, so that an import can refuse to count them twice.
 
-An export to Parquet has it in the file's metadata. JSON lines and CSV have no place for it, and other programs do not know it.
+Exports to Parquet store it in the file's metadata. JSON lines and CSV cannot store it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow as pa
 from springtide.errors import OptionError
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.state import files
-from springtide.spark.state.reading import Held
+from springtide.spark.state.reading import StoredState
 
 METADATA = b"springtide.origin"
 IMPORTED = "imported"
-"""The document of a checkpoint with the origins of the state that was imported into it, by operator."""
+"""The checkpoint document with the origins of imported state, by operator."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Origin:
         return f"state of batch {self.batch} of checkpoint {self.checkpoint}, when {' and '.join(counts)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Without the offsets, which are long, and of use to Spark alone."""
+        """Omits the offsets, which are long and of use to Spark alone."""
         return {"checkpoint": self.checkpoint, "batch": self.batch, "sources": self.sources}
 
     @property
@@ -48,27 +48,27 @@ class Origin:
         return self.sources is None or any(self.sources.values())
 
     def on(self, schema: pa.Schema) -> pa.Schema:
-        """A schema whose file shall tell of it."""
+        """The schema of a file, with this origin in its metadata."""
         return schema.with_metadata({METADATA: json.dumps(asdict(self))})
 
 
-def origin_of(checkpoint: Path, held: Held) -> Origin:
-    """Of an operator's state as it is now. State that was imported, and to which no batch was added, is of where that was; if
-    batches were added, what it has counted in all is not known."""
+def origin_of(checkpoint: Path, state: StoredState) -> Origin:
+    """The origin of an operator's current state. Imported state keeps its origin until a batch is committed; then the records
+    that it includes are unknown."""
     stored = Checkpoint(checkpoint)
-    document = (stored.recall(IMPORTED) or {}).get(held.operator)
+    document = (stored.recall(IMPORTED) or {}).get(state.operator)
     imported = None if document is None else Origin(**document)
     identity = (stored.recall("topology") or {})["id"]
-    if held.batch is None:
-        return imported or Origin(identity, None, None if held.catalog.runs else {})
-    manifest = stored.manifest(held.batch) or {}
-    offsets = manifest.get("offsets")  # old manifests have a checksum of it
+    if state.batch is None:
+        return imported or Origin(identity, None, None if state.catalog.runs else {})
+    manifest = stored.manifest(state.batch) or {}
+    offsets = manifest.get("offsets")  # a checksum in old manifests
     sources = None if imported is not None and imported.has_counted else manifest.get("sources")
-    return Origin(identity, held.batch, sources, offsets if isinstance(offsets, str) else None)
+    return Origin(identity, state.batch, sources, offsets if isinstance(offsets, str) else None)
 
 
-def told_by(file: Path) -> Origin | None:
-    """What a file says of it; None if nothing."""
+def origin_in(file: Path) -> Origin | None:
+    """The origin in a file's metadata, if there is any."""
     document = files.metadata(file).get(METADATA)
     if document is None:
         return None
@@ -79,23 +79,25 @@ def told_by(file: Path) -> Origin | None:
 
 
 def check_recount(file: Path, origin: Origin | None, accepted: bool) -> None:
-    """Refuse state of records that the sources of a new checkpoint bring again, unless that is accepted."""
+    """Refuse state with records that the new checkpoint's sources will read again, unless ``accepted``."""
     if accepted or (origin is not None and not origin.has_counted):
         return
     if origin is not None:
-        told = f"{file} holds {origin}. A new checkpoint begins at the start of its sources, so those records are counted again"
+        fault = (
+            f"{file} holds {origin}. A new checkpoint begins at the start of its sources, so those records are counted again"
+        )
     else:
-        told = (
+        fault = (
             f"{file} does not tell which records its state has counted: only .parquet files of `springtide state export` do. A"
             " new checkpoint begins at the start of its sources, so what they bring may be counted twice"
         )
     raise OptionError(
-        f"{told}. Start the sources after those records, or make sure that counting them twice does no harm, and import with"
+        f"{fault}. Start the sources after those records, or make sure that counting them twice does no harm, and import with"
         " --accept-recount"
     )
 
 
 def remembered(checkpoint: Checkpoint, operator: str, origin: Origin | None) -> None:
-    """Note where imported state is from. A file that does not say has counted something."""
+    """Store the origin of imported state; an unknown origin counts as having included records."""
     known = origin or Origin("unknown", None, None)
     checkpoint.remember(IMPORTED, {**(checkpoint.recall(IMPORTED) or {}), operator: asdict(known)})

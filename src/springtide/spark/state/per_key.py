@@ -1,7 +1,8 @@
-"""Runs a user's processor, key by key: the stateful function of an operator that was given one."""
+"""Runs a user's processor key by key, as the stateful function of an operator."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,13 +24,13 @@ MISFITS = (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, O
 
 
 class PerKey:
-    """A processor as a step on a group of keys."""
+    """A stateful function that calls a processor for each key of a group."""
 
     def __init__(
         self, processor: Processor, record: type, readers: Mapping[str, Reader], output: pa.Schema, made: type | None
     ) -> None:
         self._processor, self._record, self._known_readers = processor, record, readers
-        self._output, self._made = output, made
+        self._output, self._made = output, made or object
         self._declared = processor.declared
         name = type(processor).__name__
         types = {one: arrow_type(f"{name}.{one}", variable.hint()) for one, variable in self._declared.items()}
@@ -44,7 +45,7 @@ class PerKey:
         self.clock_timer = NEXT[Clock.PROCESSING] if self._clocks else None
 
     def _may_be_null(self, name: str) -> bool:
-        """A variable that has a default is never None, unless None is declared: it would come back as its default."""
+        """A variable with a default must not be None unless None is declared: it would be read as the default."""
         variable = self._declared.get(name)
         return variable is None or variable.default is None or variable.takes_none
 
@@ -54,27 +55,27 @@ class PerKey:
         records = self._records(group)
         output: list[list[Any]] = []
         failed: dict[int, BaseException] = {}
-        called: dict[int, list[At]] = {}  # by key, until its records are processed: a failure until then is a timer's
+        called: dict[int, list[At]] = {}  # by key, until its records are processed: an earlier failure is a timer's
         seconds = np.zeros(count)
         for i in range(count):
             begin = time.perf_counter()
             try:
-                made: list[Any] = []  # of its timers first, because they are of a time before the records'
-                for timer in self._come(states[i], group) if group.due[i] else ():
+                made: list[Any] = []  # timers first: they are due before the records
+                for timer in self._due_timers(states[i], group) if group.due[i] else ():
                     called.setdefault(i, []).append(timer)
                     group.before_call()
-                    made += self._rung(keys[i], timer, states[i])
+                    made += self._fired(keys[i], timer, states[i])
                 if records[i]:
                     called.pop(i, None)
                     group.before_call()
                     made += self._processed(keys[i], records[i], states[i])
                 output.append(made)
-            except BaseException as error:  # noqa: BLE001  whatever a user's function raises is the fate of the key's records
+            except BaseException as error:  # noqa: BLE001  any error of a user's function fails the key's records
                 failed[i] = error
                 output.append([])
             seconds[i] = time.perf_counter() - begin
         new = self._encoded(states, failed)
-        told = _fitting(output, self._output, failed, [])
+        results = _fitting(output, self._output, failed, [])
         changed = np.ones(count, dtype=np.bool_)
         changed[list(failed)] = False
         if given_up := {i: timers for i, timers in called.items() if i in failed}:
@@ -82,9 +83,9 @@ class PerKey:
                 states[i], changed[i] = state, True
             new = self._encoded(states, {i: error for i, error in failed.items() if i not in given_up})
         gone = np.array([self._is_blank(state) for state in states], dtype=np.bool_)
-        return Step(changed, gone, new, told if told.num_rows else None, seconds, tuple(failed.items()))
+        return Step(changed, gone, new, results if results.num_rows else None, seconds, tuple(failed.items()))
 
-    def _rung(self, key: Any, timer: At, state: Any) -> list[Any]:
+    def _fired(self, key: Any, timer: At, state: Any) -> list[Any]:
         clock, at = timer
         assert self._processor.on_timer is not None
         return self._checked(self._processor.on_timer(key, Timer(moment(at), clock), state))
@@ -96,8 +97,8 @@ class PerKey:
         return self._checked(self._processor.process(key, records, state))
 
     def _without(self, given_up: Mapping[int, list[At]], group: Group) -> Iterator[Any]:
-        """The states of keys as they were, without the timer that was called last, which failed; without all that were called,
-        if one of them had set it only now, and would again."""
+        """The previous states of keys without the failed timer, the last one called. If an earlier timer of this batch had set
+        it, and would set it again, drop all that were called."""
         keys = list(given_up)
         before = self._states(replace(group, known=group.known[keys], old=group.old.take(pa.array(keys))))
         for state, called in zip(before, given_up.values(), strict=True):
@@ -107,26 +108,27 @@ class PerKey:
                 state._timers[clock].discard(at)
             yield state
 
-    def _come(self, state: Any, group: Group) -> Iterable[At]:
-        """The timers that have come, the earliest first; each is taken away before it is called."""
+    def _due_timers(self, state: Any, group: Group) -> Iterable[At]:
+        """The due timers, the earliest first; each is removed before it is called."""
         limits = {Clock.EVENT: group.watermark, Clock.PROCESSING: group.now}
         for clock in self._clocks:
             limit = limits[clock]
-            come = sorted(at for at in state._timers[clock] if limit is not None and at <= limit)
-            for at in come:
+            due = sorted(at for at in state._timers[clock] if limit is not None and at <= limit)
+            for at in due:
                 if at in state._timers[clock]:  # an earlier one may have cancelled it
                     state._timers[clock].discard(at)
                     yield clock, at
 
     def _checked(self, results: Iterable[Any] | None) -> list[Any]:
         made = [] if results is None else list(results)
-        for one in made:
-            if self._made is not None and not isinstance(one, self._made):
-                raise TypeError(f"{type(self._processor).__name__} is to give {self._made.__name__}, got {type(one).__name__}")
+        for record in made:
+            if not isinstance(record, self._made):
+                names = (kind.__name__ for kind in (type(self._processor), self._made, type(record)))
+                raise TypeError("{} is to give {}, got {}".format(*names))
         return made
 
     def _states(self, group: Group) -> list[Any]:
-        """A handle for each key, with what was remembered of it."""
+        """A state handle for each key, with its stored values."""
         columns = [self._column(group, name) for name in self._declared]
         timers = {clock: group.old.column(TIMERS[clock]).to_pylist() for clock in self._clocks}
         kind = _handle(self._declared)
@@ -161,13 +163,13 @@ class PerKey:
         return by_key
 
     def _is_blank(self, state: Any) -> bool:
-        """Whether it is as it was before the first record: that need not be kept."""
+        """Whether the state equals the initial state, which is not stored."""
         if any(state._timers.values()):
             return False
         return all(getattr(state, name) == variable.default for name, variable in self._declared.items())
 
     def _encoded(self, states: list[Any], failed: dict[int, BaseException]) -> pa.RecordBatch:
-        """All states as columns. Where a value is not of the type that was declared, its key fails alone."""
+        """All states as columns. A value that does not fit its declared type fails its key alone."""
         rows = [[self._row(state)] for state in states]
         return _fitting(rows, self._written, failed, [self._nothing], strict=True)
 
@@ -183,7 +185,7 @@ _handles: dict[tuple[str, ...], type] = {}
 
 
 def _handle(declared: Mapping[str, Any]) -> type:
-    """A class of state with these attributes, and no others."""
+    """A subclass of State with exactly these attributes."""
     names = tuple(declared)
     if names not in _handles or _handles[names].declared is not declared:  # type: ignore[attr-defined]
         _handles[names] = type("State", (State,), {"__slots__": names, "declared": declared})
@@ -193,18 +195,18 @@ def _handle(declared: Mapping[str, Any]) -> type:
 def _fitting(
     made: list[list[Any]], schema: pa.Schema, failed: dict[int, BaseException], instead: list[Any], strict: bool = False
 ) -> pa.RecordBatch:
-    """What was made of all keys, as a schema wants it. A key that failed, or whose part does not fit, has something else."""
+    """The rows of all keys in a schema. Keys that failed, or whose rows do not fit, have the rows ``instead``."""
     for i in failed:
         made[i] = instead
     try:
-        return to_batch([one for own in made for one in own], schema, strict)
+        return to_batch(list(itertools.chain.from_iterable(made)), schema, strict)
     except MISFITS:
         for i, own in enumerate(made):
             try:
                 to_batch(own, schema, strict)
             except MISFITS as error:
                 failed[i], made[i] = error, instead
-        return to_batch([one for own in made for one in own], schema, strict)
+        return to_batch(list(itertools.chain.from_iterable(made)), schema, strict)
 
 
 def _read_map(kind: pa.DataType) -> Callable[[Any], Any] | None:

@@ -1,4 +1,4 @@
-"""Rows of state in any order, made one sorted segment. Both may be larger than memory."""
+"""Sorts rows of state into one segment. Input and segment may be larger than memory."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ import pyarrow as pa
 from springtide.policy.group.shards import shards_of
 from springtide.spark.state.catalog import File
 from springtide.spark.state.segment import HASH, HASH2, written
-from springtide.spark.state.stepping import GROUP_BYTES, Kept
-from springtide.spark.state.store import place_of
+from springtide.spark.state.stepping import GROUP_BYTES, StateLayout
+from springtide.spark.state.store import store_of
 
 SORTING = ".sorting-"
-"""How the names of folders begin in which rows are sorted."""
+"""Prefix of the temporary folders for sorting."""
 MOST_PILES = 256
-"""The most files that are open at once, each with the rows of some shards."""
+"""Limits the open files; each has the rows of a range of shards."""
 
 
 def stored(
-    kept: Kept, parts: Iterable[pa.RecordBatch], size: int, name: str, check: Callable[[pa.RecordBatch], None] | None = None
+    layout: StateLayout, parts: Iterable[pa.RecordBatch], size: int, name: str,
+    check: Callable[[pa.RecordBatch], None] = lambda rows: None,
 ) -> File:  # fmt: skip
-    """One segment of this name with all rows, about ``size`` bytes. ``check`` is shown all rows of some shards at a time,
-    sorted, before anything is written."""
-    place = place_of(kept.folder)
-    for left in place.scratch().glob(f"{SORTING}*"):  # by a process that was killed: one at a time has the checkpoint
+    """Write all rows, about ``size`` bytes, to one segment. Before that, ``check`` gets the sorted rows, a range of shards at
+    a time."""
+    store = store_of(layout.folder)
+    for left in store.scratch().glob(f"{SORTING}*"):  # of a killed process: only one process at a time locks the checkpoint
         shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=place.scratch(), prefix=SORTING) as scratch:
-        piles = _piled(kept, parts, min(kept.shards, MOST_PILES, size // GROUP_BYTES + 1), Path(scratch))
-        for pile in piles if check is not None else ():
-            check(_sorted(pile))  # type: ignore[misc]  # it is not None
-        file = written(place.writing(name), (_sorted(pile) for pile in piles), kept.schema, kept.shards, kept.timers)
-        place.keep(name)
+    with tempfile.TemporaryDirectory(dir=store.scratch(), prefix=SORTING) as scratch:
+        piles = _piled(layout, parts, min(layout.shards, MOST_PILES, size // GROUP_BYTES + 1), Path(scratch))
+        for pile in piles:
+            check(_sorted(pile))
+        file = written(store.writing(name), (_sorted(pile) for pile in piles), layout.schema, layout.shards, layout.timers)
+        store.publish(name)
     return File(**file)
 
 
-def _piled(kept: Kept, parts: Iterable[pa.RecordBatch], count: int, folder: Path) -> list[Path]:
-    """The rows in files that each fit in memory, by ranges of shards."""
+def _piled(layout: StateLayout, parts: Iterable[pa.RecordBatch], count: int, folder: Path) -> list[Path]:
+    """Split the rows into files by ranges of shards; each file fits in memory."""
     paths = [folder / f"{number}.arrow" for number in range(count)]
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(pa.ipc.new_stream(str(path), kept.schema)) for path in paths]
+        writers = [stack.enter_context(pa.ipc.new_stream(str(path), layout.schema)) for path in paths]
         for part in parts:
-            pile = shards_of(part.column(HASH).to_numpy(), kept.shards) * count // kept.shards
+            pile = shards_of(part.column(HASH).to_numpy(), layout.shards) * count // layout.shards
             for number in np.unique(pile).tolist():
                 writers[number].write_batch(part.filter(pa.array(pile == number)))
     return paths

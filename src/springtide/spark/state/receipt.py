@@ -1,4 +1,4 @@
-"""What a task reports of the state: the file that it wrote, and what it took."""
+"""A task's report on state: the file that it wrote, and the time that this took."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from springtide.spark.state.catalog import File
 
 @dataclass
 class StateReceipt:
-    """What a task did to the state of an operator. ``Stepping`` fills it in."""
+    """The changes of a task to the state of an operator. ``Stepping`` fills it in."""
 
     operator: str
     task: int
     file: File | None = None
-    shards: list[int] = field(default_factory=list)  # of which something changed
+    shards: list[int] = field(default_factory=list)  # with changes
     added: int = 0
     removed: int = 0
-    revived: int = 0  # written in the place of rows that a merge, which runs meanwhile, lets go
+    revived: int = 0  # keys written again that a concurrent merge drops as expired
     late: int = 0
     load_s: float = 0.0
     commit_s: float = 0.0
     groups: int = 0
-    piece_bytes: int | None = None  # how much state a group may have; None if there was no group
-    seconds: dict[int, float] = field(default_factory=dict)  # what each shard's keys took
+    piece_bytes: int | None = None  # the size limit of a group; None if there was no group
+    seconds: dict[int, float] = field(default_factory=dict)  # by shard
     cache_hits: int = 0
     cache_misses: int = 0
     fetched_bytes: int = 0

@@ -1,7 +1,7 @@
-"""The state that a checkpoint's first batch begins with, from a file: what ``springtide state import`` does.
+"""Imports the initial state of a new checkpoint from a file, for ``springtide state import``.
 
-It becomes one segment in the operator's folder. What makes it count is the checkpoint's document ``seed``, written last: the
-driver takes the state from there as long as no batch is committed.
+The state becomes one segment in the operator's folder. The checkpoint's document ``seed``, written last, puts it into effect:
+the driver reads the state from there until a batch is committed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from springtide.processors.aggregating import CLOSE, Aggregating
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.documents import SEED
 from springtide.spark.state import files, piles
-from springtide.spark.state.catalog import SEEDED, SUFFIX, Catalog, Run
-from springtide.spark.state.declared import kept_in, kept_of
+from springtide.spark.state.catalog import SEEDED, SUFFIX, Catalog, SegmentRun
+from springtide.spark.state.declared import layout_of, layouts_in
 from springtide.spark.state.exporting import SHARD, WRITTEN, WRITTEN_TYPE
 from springtide.spark.state.lookup import distinct_in
-from springtide.spark.state.origin import check_recount, remembered, told_by
+from springtide.spark.state.origin import check_recount, origin_in, remembered
 from springtide.spark.state.per_key import NEXT, TIMERS
 from springtide.spark.state.segment import KEY, STATE
-from springtide.spark.state.stepping import Kept
+from springtide.spark.state.stepping import StateLayout
 from springtide.spark.state.store import check_writable, checked
 
 
@@ -37,30 +37,33 @@ def seeded(
     topology: Topology, name: str, file: Path, root: Path, now: int, location: str | None = None,
     accept_recount: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Seed the state of an operator in a checkpoint without batches. ``now``, in microseconds: when rows were written that do
-    not say so. ``location``: the URI where the checkpoint's state shall lie. ``accept_recount``: import also what has counted
-    records that the checkpoint's sources may bring again. All of the file is tried before the checkpoint is touched."""
+    """Import the state of an operator into a checkpoint without batches, after reading the whole file once as a check.
+
+    ``now``, in microseconds: the write time of rows without one. ``location``: the URI for the checkpoint's state.
+    ``accept_recount``: also import state with records that the checkpoint's sources may read again."""
     operator = _stateful(topology, name)
     if location is not None:
         location = checked(location)
         check_writable(location)
     checkpoint = Checkpoint(root)
     _check_unused(checkpoint, name)
-    parts = _Parts(file, kept_of(topology, operator, "", ""))
+    parts = _Parts(file, layout_of(topology, operator, "", ""))
     size = sum(part.nbytes for part in parts)
-    origin = told_by(file)
+    origin = origin_in(file)
     check_recount(file, origin, accept_recount)
     checkpoint.acquire(topology)
     try:
         _check_unused(checkpoint, name)
-        kept = kept_in(checkpoint, topology, location)[name]
-        catalog = _stored(kept, (_identified(part, kept, now) for part in parts), size, file)
+        layout = layouts_in(checkpoint, topology, location)[name]
+        catalog = _stored(layout, (_identified(part, layout, now) for part in parts), size, file)
         remembered(checkpoint, name, origin)
         checkpoint.remember(SEED, {**(checkpoint.recall(SEED) or {}), name: catalog.to_json()})
     finally:
         checkpoint.release()
-    told = {"operator": name, "file": str(file), "checkpoint": str(root), "keys": catalog.keys, "bytes": catalog.bytes}
-    return {**told, "origin": None if origin is None else origin.to_json()}
+    return {
+        "operator": name, "file": str(file), "checkpoint": str(root), "keys": catalog.keys, "bytes": catalog.bytes,
+        "origin": None if origin is None else origin.to_json(),
+    }  # fmt: skip
 
 
 def _stateful(topology: Topology, name: str) -> Operator:
@@ -71,7 +74,7 @@ def _stateful(topology: Topology, name: str) -> Operator:
 
 
 def _check_unused(checkpoint: Checkpoint, name: str) -> None:
-    """State is seeded before the first batch, and once."""
+    """Refuse a checkpoint with batches, or with imported state of this operator."""
     if checkpoint.last_manifest() is not None or checkpoint.begun() >= 0:
         raise CheckpointError(f"checkpoint {checkpoint.root} has batches already; state is imported into a new one")
     if name in (checkpoint.recall(SEED) or {}):
@@ -81,58 +84,57 @@ def _check_unused(checkpoint: Checkpoint, name: str) -> None:
 
 
 class _Parts:
-    """The rows of a file, as often as they are gone through: the columns of the key and of the state, and when written."""
+    """The rows of a file: the columns of the key and of the state, and the write time. Each iteration reads the file."""
 
-    def __init__(self, file: Path, kept: Kept) -> None:
+    def __init__(self, file: Path, layout: StateLayout) -> None:
         self._file = file
-        keys = [kept.input.field(name).with_name(KEY + name) for name in kept.key]
-        variables = [field for field in kept.schema if field.name.startswith(STATE)]
+        keys = [layout.input.field(name).with_name(KEY + name) for name in layout.key]
+        variables = [field for field in layout.schema if field.name.startswith(STATE)]
         self._wanted = pa.schema([*keys, *variables, (WRITTEN, WRITTEN_TYPE)])
-        timers = {STATE + name for name in (*TIMERS.values(), *NEXT.values())} | {one for one in kept.timers if one is not None}
-        self._optional = {WRITTEN, *(timers if kept.migrate is None else (field.name for field in variables))}
+        timers = {STATE + name for name in (*TIMERS.values(), *NEXT.values())} | set(filter(None, layout.timers))
+        self._optional = {WRITTEN, *(timers if layout.migrate is None else (field.name for field in variables))}
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return files.read(self._file, self._wanted, self._optional, (SHARD,))
 
 
-def _identified(part: pa.RecordBatch, kept: Kept, now: int) -> pa.RecordBatch:
-    """Rows as a segment has them."""
-    key = part.select([KEY + name for name in kept.key]).rename_columns(list(kept.key))
-    one, two = kept.identities(key)
+def _identified(part: pa.RecordBatch, layout: StateLayout, now: int) -> pa.RecordBatch:
+    """Rows in the schema of a segment."""
+    key = part.select([KEY + name for name in layout.key]).rename_columns(list(layout.key))
+    one, two = layout.identities(key)
     touched = microseconds(part.column(WRITTEN)).fill_null(now)
     own = [pa.array(one), pa.array(two), pa.array(np.zeros(len(one), dtype=np.bool_)), touched]
-    columns = {name: part.column(name) for name in part.schema.names} | _due(part, kept)
-    rest = [columns[name] for name in kept.schema.names[len(own) :]]
-    return pa.RecordBatch.from_arrays([*own, *rest], schema=kept.schema)
+    columns = {name: part.column(name) for name in part.schema.names} | _due(part, layout)
+    rest = [columns[name] for name in layout.schema.names[len(own) :]]
+    return pa.RecordBatch.from_arrays([*own, *rest], schema=layout.schema)
 
 
-def _due(part: pa.RecordBatch, kept: Kept) -> dict[str, pa.Array]:
-    """When a key is to be called, where the file leaves that open though it follows from the rest of the row: a key without it
-    would never be called."""
+def _due(part: pa.RecordBatch, layout: StateLayout) -> dict[str, pa.Array]:
+    """The time of each key's next timer where the file omits it but the rest of the row implies it: otherwise the timer would
+    never fire."""
     found = {}
     for clock, name in TIMERS.items():
         if STATE + name in part.schema.names:
             earliest = [min(times) if times else None for times in part.column(STATE + name).to_pylist()]
             found[STATE + NEXT[clock]] = pa.array(earliest, pa.int64())
-    if isinstance(kept.function, Aggregating) and kept.function.closes is not None:
-        ends = microseconds(part.column(KEY + kept.function.closes))
+    if isinstance(layout.function, Aggregating) and layout.function.closes is not None:
+        ends = microseconds(part.column(KEY + layout.function.closes))
         found[STATE + CLOSE] = pc.coalesce(part.column(STATE + CLOSE), ends)
     return found
 
 
-def _stored(kept: Kept, parts: Iterable[pa.RecordBatch], size: int, file: Path) -> Catalog:
-    """One segment with all rows. Its name says batch 0 of epoch 0, before the first: what a later driver finds there and no
-    catalog needs, as after a crash, is swept away like what else was not committed."""
+def _stored(layout: StateLayout, parts: Iterable[pa.RecordBatch], size: int, file: Path) -> Catalog:
+    """One segment with all rows, named for epoch 0, before the first: after a crash the next driver removes it as
+    uncommitted."""
     name = f"{0:08d}-{0:06d}{SEEDED}{secrets.token_hex(4)}{SUFFIX}"
-    stored = piles.stored(kept, parts, size, name, lambda rows: _check_keys(rows, kept, file))
-    return Catalog((Run(0, 0, (stored,)),), stored.rows, kept.hashing)
+    stored = piles.stored(layout, parts, size, name, lambda rows: _check_keys(rows, layout, file))
+    return Catalog((SegmentRun(0, 0, (stored,)),), stored.rows, layout.hashing)
 
 
-def _check_keys(rows: pa.RecordBatch, kept: Kept, file: Path) -> None:
-    """A key has one state."""
+def _check_keys(rows: pa.RecordBatch, layout: StateLayout, file: Path) -> None:
     _, first, _ = distinct_in(rows)
     twice = np.setdiff1d(np.arange(rows.num_rows), first)
     if len(twice):
-        (key,) = as_python(rows.slice(twice[0], 1).select([KEY + name for name in kept.key]))
-        told = ", ".join(f"{name.removeprefix(KEY)}={value!r}" for name, value in key.items())
-        raise OptionError(f"{file}: two rows have the key {told}; a key has one state, so leave one of them out")
+        (key,) = as_python(rows.slice(twice[0], 1).select([KEY + name for name in layout.key]))
+        shown = ", ".join(f"{name.removeprefix(KEY)}={value!r}" for name, value in key.items())
+        raise OptionError(f"{file}: two rows have the key {shown}; a key has one state, so leave one of them out")

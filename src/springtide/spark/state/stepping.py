@@ -1,7 +1,7 @@
 """One task's part of a batch for a stateful operator: records in, new state and output out.
 
-The keys of the records, and those whose timers have come, are looked up; the operator's function makes a step with them; what
-changed is written as one segment. All of it goes by groups of shards that fit in memory.
+Looks up the keys of the records and the keys with due timers, calls the operator's function with them, and writes the changes
+to one segment, one group of shards that fits in memory at a time.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from springtide.spark.state.catalog import File
 from springtide.spark.state.lookup import Identities
 from springtide.spark.state.receipt import StateReceipt
 from springtide.spark.state.segment import GONE, HASH, HASH2, KEY, OWN, STATE, TOUCHED, Segment, Writer
-from springtide.spark.state.store import place_of
+from springtide.spark.state.store import store_of
 from springtide.spark.task.chunk import to_batch
 
 GROUP_BYTES = 64 << 20
-"""State is worked on in groups of shards of about so much at most, that it may be larger than memory."""
+"""Limits the state in memory: a task works on groups of shards of at most about this size."""
 GROUP_SHARE = 1 / 16
-"""And of so much of what a Python worker may use: what is read, what is made of it and what is written are there at once."""
+"""Limits a group to this share of a Python worker's memory, which also holds the Python objects and the output."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What every task of a stateful operator knows of it, for ever."""
+class StateLayout:
+    """How the state of an operator is laid out: its columns, shards, hashes and folder. Constant during a run."""
 
     operator: str
     function: Stateful
@@ -56,23 +56,23 @@ class Kept:
 
     @property
     def arriving(self) -> pa.Schema:
-        """Of the records that are sent to it: with the identity of their key."""
+        """The schema of the records that the operator receives: with the identity of their key."""
         return pa.schema([*self.input, pa.field(HASH, pa.uint64()), pa.field(HASH2, pa.uint64())])
 
     @cached_property
     def hashing(self) -> str:
-        """The mark of how its keys are hashed."""
+        """Identifies how the keys are hashed."""
         return hashing_mark(*self.seeds)
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of a segment's rows: the key's identity, the key, and the variables."""
+        """The schema of a segment's rows: the key's identity, the key, and the variables."""
         variables = [pa.field(STATE + field.name, field.type) for field in self.function.variables]
         return pa.schema([*OWN, *self.key_schema, *variables])
 
     @cached_property
     def key_schema(self) -> pa.Schema:
-        """Of a key as segments have it."""
+        """The schema of a key in a segment."""
         return pa.schema([pa.field(KEY + name, self.input.field(name).type) for name in self.key])
 
     @cached_property
@@ -86,12 +86,12 @@ class Kept:
         return key_hashes(rows, self.key, one), key_hashes(rows, self.key, two)
 
     def keys(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The keys of records, as segments have them."""
+        """The keys of records in the schema of segments."""
         return pa.RecordBatch.from_arrays([records.column(name) for name in self.key], schema=self.key_schema)
 
     def fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that were written by an older declaration, as the user's migration makes them. Timers stay as they are: the
-        names of such columns begin with _, and a user knows nothing of them."""
+        """Migrate rows of an older declaration by the user's function. Timers, whose columns begin with _, stay unchanged:
+        they are internal."""
         if rows.schema.equals(self.schema):
             return rows
         if self.migrate is None:
@@ -103,21 +103,21 @@ class Kept:
             migrated.append({} if gone else {**own, **self._migrated(row)})
         try:
             new = to_batch([{name: row.get(name) for name in variables.names} for row in migrated], variables)
-        except Exception as error:  # whatever a user's function returned, and Arrow raises for it
-            raise RunError(f"operator {self.operator!r}: what migrate returned does not fit: {_told(error)}") from error
+        except Exception as error:  # any value of a user's function, any error of Arrow
+            raise RunError(f"operator {self.operator!r}: what migrate returned does not fit: {_one_line(error)}") from error
         own = rows.select([name for name in self.schema.names if not name.startswith(STATE)])
         return pa.RecordBatch.from_arrays([*own.columns, *new.columns], schema=self.schema)
 
     def _migrated(self, old: dict[str, Any]) -> Mapping[str, Any]:
-        """The variables of a key as the user's function makes them: all that are declared, as what it left out would be lost,
-        and no others."""
+        """The variables of a key after the user's migration, which must return exactly the declared variables: an omitted
+        one would be lost."""
         assert self.migrate is not None
         wanted = [name for name in self.function.variables.names if not name.startswith("_")]
         given = ", ".join(old) or "none"
         try:
             new = self.migrate(old)
         except Exception as error:
-            raise RunError(f"operator {self.operator!r}: migrate failed on variables {given}: {_told(error)}") from error
+            raise RunError(f"operator {self.operator!r}: migrate failed on variables {given}: {_one_line(error)}") from error
         if not isinstance(new, Mapping) or set(new) != set(wanted):
             came = ", ".join(map(str, new)) or "none" if isinstance(new, Mapping) else f"a {type(new).__name__}"
             raise RunError(
@@ -129,12 +129,12 @@ class Kept:
 
 @dataclass(frozen=True)
 class Version:
-    """The state that a batch begins with, and its time: the same when the batch is run again."""
+    """The state that a batch starts from, and the batch's time: the same when the batch is retried."""
 
-    files: tuple[str, ...]  # the newest first
+    files: tuple[str, ...]  # newest first
     now: int
     watermark: int | None = None
-    expiring: int | None = None  # the time of a merge that runs, and lets go what was kept for long enough by then
+    expiring: int | None = None  # a running merge drops keys whose TTL has passed at this time
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Version:
@@ -142,9 +142,9 @@ class Version:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a group of a task's keys gave: the output, and the records that are to go elsewhere; the key itself where a timer
-    failed and there are none."""
+class GroupOutcome:
+    """The result for a group of keys: the output, and the failed records with their errors; the key if a timer failed and
+    the key has no records."""
 
     output: pa.RecordBatch | None
     failed: Sequence[tuple[pa.RecordBatch, BaseException]]
@@ -154,116 +154,117 @@ class Stepping:
     """A stateful operator in one task of one batch."""
 
     def __init__(
-        self, kept: Kept, version: Version, owned: npt.NDArray[np.bool_], name: str, task: int,
+        self, layout: StateLayout, version: Version, owned: npt.NDArray[np.bool_], name: str, task: int,
         before_call: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """``owned``: by shard, whether it is this task's in this batch. ``name``: of the file to write. ``before_call``: see
-        ``Group``."""
+        """``owned``: by shard, whether this task owns it. ``name``: of the new file. ``before_call``: see ``Group``."""
         self._before_call = before_call
-        self._kept, self._version, self._owned, self._name = kept, version, owned, name
+        self._layout, self._version, self._owned, self._name = layout, version, owned, name
         self._writer: Writer | None = None
-        self.receipt = StateReceipt(kept.operator, task)
+        self.receipt = StateReceipt(layout.operator, task)
         begin = time.perf_counter()
-        self._place = place_of(kept.folder)
-        self._segments = self._place.segments(version.files)
+        self._store = store_of(layout.folder)
+        self._segments = self._store.segments(version.files)
         self.receipt.load_s += time.perf_counter() - begin
         self.late: pa.RecordBatch | None = None
 
-    def run(self, records: pa.RecordBatch) -> Iterator[Outcome]:
-        """Make all steps, group by group, and write what changed."""
-        self._place.tidy(self._version.files)
+    def run(self, records: pa.RecordBatch) -> Iterator[GroupOutcome]:
+        """Process all groups and write the changes."""
+        self._store.tidy(self._version.files)
         try:
             yield from self._steps(records)
         except BaseException:
             if self._writer is not None:
                 self._writer.discard()
             raise
-        vars(self.receipt).update(vars(self._place.traffic))
+        vars(self.receipt).update(vars(self._store.traffic))
 
-    def _steps(self, records: pa.RecordBatch) -> Iterator[Outcome]:
+    def _steps(self, records: pa.RecordBatch) -> Iterator[GroupOutcome]:
         records = self._in_time(records)
         one, two = records.column(HASH).to_numpy(), records.column(HASH2).to_numpy()
-        records = records.select(self._kept.input.names)
-        of_shard = shards_of(one, self._kept.shards)
+        records = records.select(self._layout.input.names)
+        of_shard = shards_of(one, self._layout.shards)
         self._check_owned(of_shard)
-        calling = self._called()
-        calling_shards = shards_of(calling.one, self._kept.shards)
-        for shards in self._groups(np.union1d(of_shard, calling_shards)):
+        waking = self._with_timers()
+        waking_shards = shards_of(waking.one, self._layout.shards)
+        for shards in self._groups(np.union1d(of_shard, waking_shards)):
             mine = np.flatnonzero((of_shard >= shards[0]) & (of_shard <= shards[-1]))
-            called = calling.take(np.flatnonzero((calling_shards >= shards[0]) & (calling_shards <= shards[-1])))
+            called = waking.take(np.flatnonzero((waking_shards >= shards[0]) & (waking_shards <= shards[-1])))
             yield self._group(records.take(pa.array(mine)) if len(mine) < len(one) else records, one[mine], two[mine], called)
         begin = time.perf_counter()
         if self._writer is not None:
             written = self._writer.finish()
-            self._place.keep(self._name)
+            self._store.publish(self._name)
             self.receipt.file = File(**written)
         self.receipt.commit_s += time.perf_counter() - begin
 
     def _in_time(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Without the records that come too late, which are counted, and kept for whoever wants them."""
-        column, watermark = self._kept.time, self._version.watermark
+        """Split off the late records, which are counted and go to ``late``."""
+        column, watermark = self._layout.time, self._version.watermark
         if column is None or watermark is None or not records.num_rows:
             return records
         times = microseconds(records.column(column))
-        late = pc.fill_null((pc.less_equal if self._kept.closes else pc.less)(times, watermark), False)
-        self.late = records.filter(late).select(self._kept.input.names)
+        late = pc.fill_null((pc.less_equal if self._layout.closes else pc.less)(times, watermark), False)
+        self.late = records.filter(late).select(self._layout.input.names)
         self.receipt.late = self.late.num_rows
         return records.filter(pc.invert(late)) if self.late.num_rows else records
 
     def _check_owned(self, shards: npt.NDArray[np.int64]) -> None:
-        """No two tasks own a shard in one batch: a record that is here by mistake would change state that another task has."""
+        """Raise RunError for a misrouted record: it would change state that another task owns in this batch."""
         astray = ~self._owned[shards]
         if astray.any():
             shard = int(shards[astray][0])
             raise RunError(
-                f"operator {self._kept.operator!r}: task {self.receipt.task} got a record of shard {shard}, which is another"
+                f"operator {self._layout.operator!r}: task {self.receipt.task} got a record of shard {shard}, which is another"
                 " task's in this batch; nothing of the batch was committed"
             )
 
-    def _called(self) -> Identities:
-        """The keys of this task that may have a timer that has come."""
+    def _with_timers(self) -> Identities:
+        """The keys of this task that may have a due timer."""
         rows: list[pa.RecordBatch] = []
         limits = self._version.watermark, self._version.now
-        for alarm, (column, limit) in enumerate(zip(self._kept.timers, limits, strict=True)):
+        for alarm, (column, limit) in enumerate(zip(self._layout.timers, limits, strict=True)):
             if column is not None and limit is not None:
                 rows += lookup.due(self._segments, column, limit, bool(alarm), self._owned)
-        every = lookup.distinct_in(pa.concat_batches(rows))[0] if rows else lookup.none(self._kept.key_schema)
-        return every.take(np.flatnonzero(self._owned[shards_of(every.one, self._kept.shards)]))
+        every = lookup.distinct_in(pa.concat_batches(rows))[0] if rows else lookup.none(self._layout.key_schema)
+        return every.take(np.flatnonzero(self._owned[shards_of(every.one, self._layout.shards)]))
 
     def _groups(self, shards: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-        """The shards that something is to be done for, in groups whose state fits in memory."""
+        """The shards with work, in groups whose state fits in memory."""
         if not len(shards):
             return
         self.receipt.piece_bytes = group_bytes()
-        count = shards_at_once(self._segments, self._kept.shards, self.receipt.piece_bytes)
+        count = shards_at_once(self._segments, self._layout.shards, self.receipt.piece_bytes)
         for begin in range(0, len(shards), count):
             self.receipt.groups += 1
             yield shards[begin : begin + count]
 
     def _group(
         self, records: pa.RecordBatch, one: npt.NDArray[np.uint64], two: npt.NDArray[np.uint64], called: Identities
-    ) -> Outcome:
-        keys = self._kept.keys(records)
+    ) -> GroupOutcome:
+        keys = self._layout.keys(records)
         if len(called):
-            keys = pa.concat_batches([keys, called.keys])  # records first: a key is handed on as it came, not as it was stored
+            keys = pa.concat_batches(
+                [keys, called.keys]
+            )  # records first: the function gets the key from the record, not from state
         every, _, of = lookup.distinct(np.concatenate([one, called.one]), np.concatenate([two, called.two]), keys)
         begin = time.perf_counter()
-        rows, known = lookup.newest(self._segments, every, self._kept.schema, self._kept.fitted)
+        rows, known = lookup.newest(self._segments, every, self._layout.schema, self._layout.fitted)
         self.receipt.load_s += time.perf_counter() - begin
         present, known = known, self._living(rows, known)
-        heard = np.zeros(len(every), dtype=np.bool_)
-        heard[of[: len(one)]] = True
+        with_records = np.zeros(len(every), dtype=np.bool_)
+        with_records[of[: len(one)]] = True
         due = self._due(rows, known)
-        worked = heard | due
-        if not worked.all():  # a timer that an older row had
-            kept = np.flatnonzero(worked)
-            renumbered = np.cumsum(worked) - 1
-            rows, known, due, every = rows.take(pa.array(kept)), known[kept], due[kept], every.take(kept)
-            heard, present, of = heard[kept], present[kept], renumbered[of]
+        active = with_records | due
+        if not active.all():  # only an older row had the timer
+            chosen = np.flatnonzero(active)
+            renumbered = np.cumsum(active) - 1
+            rows, known, due, every = rows.take(pa.array(chosen)), known[chosen], due[chosen], every.take(chosen)
+            present, of = present[chosen], renumbered[of]
         if not len(every):
-            return Outcome(None, ())
+            return GroupOutcome(None, ())
         group = Group(
-            every.keys.rename_columns(list(self._kept.key)), known, _remembered(rows, present & ~known), records,
+            every.keys.rename_columns(list(self._layout.key)), known, _remembered(rows, present & ~known), records,
             of[: len(one)], due, self._version.now, self._version.watermark, self._before_call,
         )  # fmt: skip
         begin = time.perf_counter()
@@ -274,90 +275,90 @@ class Stepping:
         for key, error in step.failed:
             own = records.filter(pa.array(group.of == key))
             failed.append((own if own.num_rows else group.keys.slice(key, 1), error))
-        return Outcome(step.output, failed)
+        return GroupOutcome(step.output, failed)
 
     def _step(self, group: Group) -> Step:
         try:
-            return self._kept.function.step(group)
+            return self._layout.function.step(group)
         except SpringtideError:
             raise
-        except Exception as error:  # of no key alone: Spark's message would not say whose it is
-            raise RunError(f"operator {self._kept.operator!r} failed on its keys as a whole: {_told(error)}") from error
+        except Exception as error:  # not of a single key; Spark's message would not name the operator
+            raise RunError(f"operator {self._layout.operator!r} failed on its keys as a whole: {_one_line(error)}") from error
 
     def _living(self, rows: pa.RecordBatch, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Without the keys that were not written to for longer than they are to be kept."""
-        if self._kept.ttl_us is None:
+        """The known keys whose TTL has not passed."""
+        if self._layout.ttl_us is None:
             return known
         touched = rows.column(TOUCHED).fill_null(0).to_numpy(zero_copy_only=False)
-        living: npt.NDArray[np.bool_] = known & (touched + self._kept.ttl_us >= self._version.now)
+        living: npt.NDArray[np.bool_] = known & (touched + self._layout.ttl_us >= self._version.now)
         return living
 
     def _due(self, rows: pa.RecordBatch, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         due = np.zeros(len(known), dtype=np.bool_)
-        for column, limit in zip(self._kept.timers, (self._version.watermark, self._version.now), strict=True):
+        for column, limit in zip(self._layout.timers, (self._version.watermark, self._version.now), strict=True):
             if column is not None and limit is not None:
                 due |= rows.column(column).fill_null(limit + 1).to_numpy(zero_copy_only=False) <= limit
         return due & known
 
     def _count(self, step: Step, every: Identities, took_s: float, of: npt.NDArray[np.int64]) -> None:
-        """What each shard took: as measured, or in proportion to its records."""
-        shards = shards_of(every.one, self._kept.shards)
+        """Add up each shard's time: as measured, or in proportion to its records."""
+        shards = shards_of(every.one, self._layout.shards)
         if step.seconds is not None:
             cost = step.seconds
         else:
             rows = np.bincount(of, minlength=len(every)).astype(np.float64) + 1.0
             cost = rows * (took_s / float(rows.sum()))
-        per_shard = np.bincount(shards, cost, minlength=self._kept.shards)
+        per_shard = np.bincount(shards, cost, minlength=self._layout.shards)
         for shard in np.flatnonzero(per_shard).tolist():
             self.receipt.seconds[shard] = round(self.receipt.seconds.get(shard, 0.0) + float(per_shard[shard]), 7)
 
     def _write(self, step: Step, group: Group, every: Identities, present: npt.NDArray[np.bool_], touched: pa.Array) -> None:
-        """``present``: whether there is a row, be it one of a key that was kept for long enough. ``touched``: when it was
-        written."""
-        changed = step.changed & (present | ~step.gone)  # what was never there need not be forgotten
+        """``present``: whether there is a row, expired or not. ``touched``: when it was written."""
+        changed = step.changed & (present | ~step.gone)  # no tombstone for a key that was never stored
         if not changed.any():
             return
         begin = time.perf_counter()
         own = [every.one, every.two, step.gone, np.full(len(every), self._version.now)]
         columns = [pa.array(column, field.type) for column, field in zip(own, OWN, strict=True)]
-        every_row = pa.RecordBatch.from_arrays([*columns, *group.keys.columns, *step.new.columns], schema=self._kept.schema)
+        every_row = pa.RecordBatch.from_arrays([*columns, *group.keys.columns, *step.new.columns], schema=self._layout.schema)
         rows = every_row if changed.all() else every_row.take(pa.array(np.flatnonzero(changed)))
         if self._writer is None:
-            self._writer = Writer(self._place.writing(self._name), self._kept.schema, self._kept.shards, self._kept.timers)
+            self._writer = Writer(
+                self._store.writing(self._name), self._layout.schema, self._layout.shards, self._layout.timers
+            )
         self._writer.add(rows)
         self.receipt.added += int((changed & ~present & ~step.gone).sum())
         self.receipt.removed += int((changed & present & step.gone).sum())
-        if self._kept.ttl_us is not None and self._version.expiring is not None:
-            old = touched.fill_null(0).to_numpy(zero_copy_only=False) + self._kept.ttl_us < self._version.expiring
+        if self._layout.ttl_us is not None and self._version.expiring is not None:
+            old = touched.fill_null(0).to_numpy(zero_copy_only=False) + self._layout.ttl_us < self._version.expiring
             self.receipt.revived += int((changed & present & old).sum())
-        self.receipt.shards += np.unique(shards_of(every.one[changed], self._kept.shards)).tolist()
+        self.receipt.shards += np.unique(shards_of(every.one[changed], self._layout.shards)).tolist()
         self.receipt.commit_s += time.perf_counter() - begin
 
 
 def shards_at_once(segments: Sequence[Segment], shards: int, most_bytes: int) -> int:
-    """How many of the shards have so much state at most, if they all have the same; at least one."""
+    """How many shards of average size fit in ``most_bytes``; at least one."""
     size = sum(segment.size for segment in segments) / shards
     return max(1, int(most_bytes // max(1.0, size)))
 
 
 def group_bytes() -> int:
-    """How much state is worked on at once. Spark limits a worker's memory by ``spark.executor.pyspark.memory``."""
+    """The size limit of a group. Spark limits a worker's memory by ``spark.executor.pyspark.memory``."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return GROUP_BYTES if limit == resource.RLIM_INFINITY else max(1 << 20, min(GROUP_BYTES, int(limit * GROUP_SHARE)))
 
 
-def _told(error: Exception) -> str:
-    """In one line, as the end of a message."""
+def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _remembered(rows: pa.RecordBatch, expired: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The variables of all keys, nulls of those that were kept for long enough: their rows are still there."""
+    """The variables of all keys, with nulls for expired keys, whose rows are still stored."""
     old = _part(rows, STATE)
     return old.take(pa.array(np.arange(len(expired)), mask=expired)) if expired.any() else old
 
 
 def _part(rows: pa.RecordBatch, prefix: str) -> pa.RecordBatch:
-    """The columns whose names begin so, without that."""
+    """The columns whose names begin with ``prefix``, without that prefix."""
     named = [name for name in rows.schema.names if name.startswith(prefix)]
     return rows.select(named).rename_columns([name.removeprefix(prefix) for name in named])

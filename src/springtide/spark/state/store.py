@@ -1,8 +1,7 @@
-"""Where an operator's segments lie: in a plain folder, or at a URI of an object store or another file system.
+"""Stores an operator's segments in a plain folder, or at a URI of an object store or another file system.
 
-In a folder they are read where they lie. At a URI they are read through the node's cache: a segment is written whole on the
-node, then taken to its place, and only then is it in a receipt; of one that was written elsewhere, a task fetches the index and
-the chunks with its shards.
+A folder's files are mapped directly. Files at a URI are read through the node's cache: a task writes a segment locally and
+uploads it before it sends its receipt; of other segments it fetches the index and the chunks with its shards.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from springtide.spark.state.segment import Segment
 
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "file")
 HARMLESS = ("region", "scheme", "endpoint_override", "enable_tls", "replication")
-"""What may follow a question mark in a URI. Everything else could be a key or a token."""
+"""The allowed query parameters of a URI. Any other could be a key or a token."""
 AT_ONCE = 8
-"""So many indices are fetched at once: each takes two requests, and a task that is new to a node needs those of all files."""
+"""Limits the concurrent fetches of indices: each takes two requests, and the first task on a node needs all of them."""
 BLOCK = 4 << 20
 
 
 def checked(text: str) -> str:
-    """A URI of a place for state as it is remembered, if it can be one; nothing is asked of that place."""
+    """Check and normalise the URI of a state location, without access to it."""
     parts = urlsplit(text)
     if parts.scheme in SCHEMES:
         _check_no_secret(text)
     else:
-        came = f"=: {parts.scheme}://" if parts.scheme else f"={text!r}: a path"  # which has no secret in it
+        came = f"=: {parts.scheme}://" if parts.scheme else f"={text!r}: a path"  # a path has no secret in it
         raise OptionError(
             f"state{came} is not allowed; give a URI with one of {', '.join(SCHEMES)}, such as s3://bucket/folder,"
             " or file:///folder for one that is mounted on all nodes"
@@ -58,7 +57,7 @@ def checked(text: str) -> str:
 
 
 def _check_no_secret(text: str) -> None:
-    """Refuse what has, or may have, a password or a key in it, without telling it: it would be in run folders and logs."""
+    """Refuse a URI that may contain a password or a key. The message omits it, since it goes to run folders and logs."""
     rest = re.sub(r"^[a-z0-9]+:(//)?", "", text)
     host, query = re.split(r"[/?#]", rest)[0], urlsplit(text).query
     bucket = text.startswith(("s3", "gs"))
@@ -73,18 +72,18 @@ def _check_no_secret(text: str) -> None:
 
 
 def check_writable(uri: str) -> None:
-    """Refuse a place that this process cannot write to."""
+    """Refuse a location that this process cannot write to."""
     try:
         Remote(uri).probe()
-    except (OSError, ValueError, NotImplementedError, ImportError) as error:  # what pyarrow raises for what it cannot open
-        told = " ".join(str(error).split())[:300]
+    except (OSError, ValueError, NotImplementedError, ImportError) as error:  # pyarrow raises these
+        fault = " ".join(str(error).split())[:300]
         raise OptionError(
-            f"state={uri!r} cannot be written to: {told}; make it, allow this user to write there, or give another place"
+            f"state={uri!r} cannot be written to: {fault}; make it, allow this user to write there, or give another place"
         ) from None
 
 
 def below(place: str, name: str) -> str:
-    """A folder in a folder, or in a URI."""
+    """A folder below a folder or URI."""
     if not is_uri(place):
         return f"{place}/{name}"
     parts = urlsplit(place)
@@ -95,47 +94,47 @@ def is_uri(place: str) -> bool:
     return re.match(r"[a-z0-9]+://", place) is not None
 
 
-def place_of(folder: str) -> Place:
-    """Where the segments of an operator lie."""
+def store_of(folder: str) -> SegmentStore:
+    """The store of an operator's segments."""
     return Remote(folder) if is_uri(folder) else Folder(folder)
 
 
-class Place(Protocol):
-    """Where segments lie. ``slow``: to remove something from, so that nobody should wait for it."""
+class SegmentStore(Protocol):
+    """Stores segments. ``slow``: removing files takes long and should happen in the background."""
 
     slow: bool
 
     @property
     def traffic(self) -> Traffic:
-        """Of what was opened here until now."""
+        """The cache traffic of all segments opened so far."""
 
     def prepare(self) -> None:
-        """Make it. The driver does: a node without it must not make its own."""
+        """Create the folder. Only the driver does: a node without the mount must not create its own."""
 
     def segments(self, names: Sequence[str]) -> list[Segment]: ...
 
     def writing(self, name: str) -> Path:
-        """Where a segment is to be written."""
+        """The path to write a segment to."""
 
-    def keep(self, name: str) -> None:
-        """A segment was written there, and shall be durable at its place when this returns."""
+    def publish(self, name: str) -> None:
+        """Make a written segment durable in the store."""
 
     def scratch(self) -> Path:
-        """A folder for what is written on the way to a segment."""
+        """A folder for temporary files."""
 
     def names(self) -> Iterator[str]:
-        """Of all segments there."""
+        """The names of all stored segments."""
 
     def sizes(self) -> dict[str, int]:
-        """Of all segments there, their bytes by name."""
+        """The sizes of all stored segments in bytes, by name."""
 
     def remove(self, names: Collection[str]) -> None: ...
 
     def verify(self, name: str) -> None:
-        """Raise Damage unless all of a segment is as it was written."""
+        """Raise Damage unless a whole segment is intact."""
 
     def tidy(self, names: Collection[str]) -> None:
-        """Let go of what a node remembers of other segments than these."""
+        """Drop other segments than these from the node's memory or cache."""
 
 
 class Folder:
@@ -155,8 +154,8 @@ class Folder:
     def writing(self, name: str) -> Path:
         return Path(self._folder) / name
 
-    def keep(self, name: str) -> None:
-        """It lies there already."""
+    def publish(self, name: str) -> None:
+        """It was written in place."""
 
     def scratch(self) -> Path:
         return Path(self._folder)
@@ -187,7 +186,7 @@ class Remote:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._told = urlsplit(uri)._replace(query="").geturl()
+        self._location = urlsplit(uri)._replace(query="").geturl()
         self._opened: list[Cached] = []
 
     @functools.cached_property
@@ -196,10 +195,9 @@ class Remote:
 
     @property
     def traffic(self) -> Traffic:
-        """Of what was opened here until now."""
         total = Traffic()
-        for one in self._opened:
-            total.add(vars(one.traffic))
+        for opened in self._opened:
+            total.add(vars(opened.traffic))
         return total
 
     def segments(self, names: Sequence[str]) -> list[Segment]:
@@ -214,9 +212,9 @@ class Remote:
         return list(opened)
 
     def _segment(self, name: str) -> Cached:
-        return Cached(f"{self._told}/{name}", self._cache, lambda: self._files.open_input_file(self._path(name)))
+        return Cached(f"{self._location}/{name}", self._cache, lambda: self._files.open_input_file(self._path(name)))
 
-    slow = True  # to remove something from: tens of ms each
+    slow = True  # each removal takes tens of ms
 
     def prepare(self) -> None:
         if self._files.type_name == "local":
@@ -225,7 +223,7 @@ class Remote:
     def writing(self, name: str) -> Path:
         return self._cache.writing(name)
 
-    def keep(self, name: str) -> None:
+    def publish(self, name: str) -> None:
         written = self._cache.writing(name)
         try:
             with written.open("rb") as source:
@@ -245,7 +243,7 @@ class Remote:
         from pyarrow.fs import FileSelector
 
         found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
-        return {one.base_name: one.size for one in found if one.base_name.endswith(SUFFIX)}
+        return {file.base_name: file.size for file in found if file.base_name.endswith(SUFFIX)}
 
     def remove(self, names: Collection[str]) -> None:
         for name in names:
@@ -271,11 +269,11 @@ class Remote:
         try:
             with self._files.open_output_stream(self._path(name)) as target:
                 shutil.copyfileobj(source, target, BLOCK)
-        except BaseException:  # closed in the middle, it may be there in part
+        except BaseException:  # a part of the file may be there
             with contextlib.suppress(Exception):
                 self._files.delete_file(self._path(name))
             raise
-        if self._files.type_name == "local":  # the others are durable once they are closed
+        if self._files.type_name == "local":  # others are durable once closed
             with open(self._path(name), "rb") as file:
                 os.fsync(file.fileno())
             sync_folder(Path(self._root))
@@ -294,7 +292,7 @@ class Remote:
 
 @functools.lru_cache(maxsize=64)
 def _filesystem(uri: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path in it. Opened by each process for itself: connections do not outlive a fork."""
+    """The file system of a URI, and the path in it; cached in the process, since connections do not survive a fork."""
     from pyarrow.fs import FileSystem
 
     files, path = FileSystem.from_uri(uri)

@@ -1,6 +1,6 @@
-"""Values of state as JSON and as text, by their Arrow type: exact, so that what was written is what is read.
+"""Converts values of state to JSON and text, and back, by their Arrow type and without loss.
 
-Times and dates are ISO 8601, decimals text, bytes base64, a number that JSON has no form for its name. A map is an object if
+Times and dates are ISO 8601, decimals text, bytes base64, and numbers without a JSON form their names. A map is an object if
 its keys are strings, else a list of pairs.
 """
 
@@ -23,7 +23,7 @@ _is = pa.types
 
 
 class Misfit(ValueError):
-    """A value that is not of the type that is wanted."""
+    """A value does not have the wanted type."""
 
     def __init__(self, value: Any, kind: pa.DataType, hint: str = "") -> None:
         shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:80] + "…"
@@ -31,14 +31,14 @@ class Misfit(ValueError):
 
 
 def encoder(kind: pa.DataType) -> Coder:
-    """From what Arrow gives for a value of this type to what JSON can hold; null is null."""
+    """Converts Arrow's Python values of this type to JSON values; null stays null."""
     some = _encoder(kind)
     return lambda value: None if value is None else some(value)
 
 
 def _encoder(kind: pa.DataType) -> Coder:
     if _is.is_boolean(kind) or _is.is_integer(kind) or is_text(kind):
-        return _unchanged
+        return lambda value: value
     if _is.is_floating(kind):
         return lambda value: value if math.isfinite(value) else str(value)
     if _is_time(kind) or _is.is_date32(kind):
@@ -56,13 +56,13 @@ def _encoder(kind: pa.DataType) -> Coder:
     if _is.is_map(kind):
         key, item = encoder(kind.key_type), encoder(kind.item_type)
         if is_text(kind.key_type):
-            return lambda pairs: {key(one): item(other) for one, other in pairs}
-        return lambda pairs: [[key(one), item(other)] for one, other in pairs]
+            return lambda pairs: {key(k): item(v) for k, v in pairs}
+        return lambda pairs: [[key(k), item(v)] for k, v in pairs]
     raise OptionError(f"the type {kind} has no form in JSON here; export to a .parquet file")
 
 
 def decoder(kind: pa.DataType) -> Coder:
-    """The way back; a value of another type is a Misfit. Nulls that are not allowed are found elsewhere."""
+    """The inverse of ``encoder``. A value of another type raises Misfit; forbidden nulls are found elsewhere."""
     some = _decoder(kind)
     return lambda value: None if value is None else some(value)
 
@@ -114,14 +114,14 @@ def _map_decoder(kind: pa.DataType) -> Coder:
         for pair in _of(value, list, kind):
             if len(_of(pair, list | tuple, kind)) != 2 or pair[0] is None:
                 raise Misfit(value, kind)
-        return [(key(one), item(other)) for one, other in value]
+        return [(key(k), item(v)) for k, v in value]
 
     return read
 
 
 def parsed(text: str, kind: pa.DataType) -> pa.Array:
-    """A value that a person typed, as a column of one. ``null`` is one; text may stand in quotes, as in JSON, and has to if it
-    is "null". What is nested is JSON."""
+    """A value from the command line, as a column with one row. ``null`` is null; text may be quoted as in JSON, and must be if
+    it is "null". Nested values are JSON."""
     if text == "null":
         return pa.nulls(1, kind)
     if is_text(kind) or is_bytes(kind):
@@ -157,12 +157,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_time(kind: pa.DataType) -> bool:
-    """Python's datetime ends at microseconds."""
+    """Python's datetime cannot represent nanoseconds."""
     return bool(_is.is_timestamp(kind)) and kind.unit != "ns"
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 def _of(value: Any, wanted: Any, kind: pa.DataType) -> Any:

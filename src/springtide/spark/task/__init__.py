@@ -1,21 +1,21 @@
-"""What runs in Spark's Python workers, in the tasks of a batch. Nothing here imports ``driver``.
+"""The code of a batch's tasks, which runs in Spark's Python workers. Nothing here imports ``driver``.
 
-To read in this order; ``spark/state`` has what stateful operators do in a task.
+In reading order; ``spark/state`` has the tasks' part of stateful operators.
 
     entry      the function of tasks where rows of the JVM enter
     stage      the function of tasks behind a shuffle: blocks in, blocks out
     task       one task: records through its operators
     functions  applies users' functions to records, and catches what they raise
-    outbox     what leaves a task: routes records, and makes blocks
-    account    what the task has done so far, which becomes its report
-    context    what Spark and the driver tell a task
-    chunk      records as Python objects or as an Arrow batch, whichever is wanted
-    created    creation times: sheds old records, and sums up the others
-    meter      what each record costs
-    letters    what a dead letter says of a record that failed
-    staging    files that tasks write and the driver commits
+    outbox     routes the records that leave a task, and packs them into blocks
+    account    counts the work of a task, for its report
+    context    reads the job's local properties, which Spark and the driver set
+    chunk      records as Python objects or as an Arrow batch, converted on demand
+    created    creation times: sheds old records, and samples the others
+    meter      measures the cost of each record
+    letters    makes dead letters of failed records
+    staging    writes files that the driver commits
     encoding   the formats of those files
-    generate   generated streams: Spark asks it how to cut a batch into ranges, and tasks to make the records
-    rows       rows for sql operators, out of a stage's blocks
-    merging    merges segments of state, beside the batches
+    generate   generated streams: splits a batch into ranges, and makes the records in tasks
+    rows       picks the rows for sql operators out of a stage's blocks
+    merging    merges segments of state in the background
 """

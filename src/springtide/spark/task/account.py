@@ -1,4 +1,4 @@
-"""What a task has done so far: it grows while the task runs, and becomes its report."""
+"""Counts the work of a task while it runs, for its report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stop(Exception):
 
 @dataclass
 class Tally:
-    """What this task did for one operator."""
+    """The work of a task for one operator."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -55,13 +55,13 @@ class Account:
         self.stopped: Letter | None = None
 
     def tally(self, node: Node) -> Tally:
-        """The tally of an operator, which begins with the first records for it."""
+        """The tally of an operator, started by its first records."""
         if node.number not in self._tallies:
             self._tallies[node.number] = node, Tally(started=time.time())
         return self._tallies[node.number][1]
 
     def failed(self, node: Node, record: Any, error: BaseException) -> None:
-        """A record failed in an operator."""
+        """Count a failed record, as a dead letter; raises Stop if the operator's failures end the run."""
         letter = dead_letter(node.name, record, error)
         if node.on_error is OnError.STOP and not isinstance(error, Crashed):
             raise Stop(letter)
@@ -69,12 +69,12 @@ class Account:
         self.letters.append(letter)
 
     def misfit(self, node: Node, record: Any, error: Exception) -> None:
-        """A result that does not fit the declared schema, found when it was turned into Arrow; or that a sink cannot write."""
+        """Count a result that does not fit the declared schema or that a sink cannot write."""
         self.failed(node, record, error)
         self.tally(node).rows_out -= 1
 
     def report(self) -> Report:
-        """What the driver gets."""
+        """The report to the driver."""
         return Report(
             self._task, tuple(_reported(self._task, node, tally) for node, tally in self._tallies.values()),
             tuple(self.receipts), tuple(self.state), self.sinks, tuple(self.created), self.times, self.variances,
@@ -83,7 +83,7 @@ class Account:
 
 
 def _reported(task: int, node: Node, tally: Tally) -> TaskReport:
-    in_jvm = node.kind is Kind.SQL  # there nobody counts what it reads, nor how long it works
+    in_jvm = node.kind is Kind.SQL  # its reads and its time are not measured
     return TaskReport(
         node.name, task, None if in_jvm else tally.rows_in, tally.rows_out, tally.failures,
         None if in_jvm else tally.busy_s, tally.started, tally.finished,

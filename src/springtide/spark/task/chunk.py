@@ -1,8 +1,9 @@
-"""A chunk of records on its way through one task, as Python objects or as an Arrow batch, whichever is wanted."""
+"""A chunk of records in a task, as Python objects or as an Arrow batch, converted on demand."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,21 +15,21 @@ import pyarrow as pa
 from springtide.model.columns import column
 
 Misfit = Callable[[Any, Exception], None]
-"""Told of each record that does not fit the schema, with the fault."""
+"""Called with each record that does not fit the schema, and the error."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """Stands for a row that its record class would not take, as when ``__post_init__`` checks what a file brought."""
+    """A row that its record class refused, for example in ``__post_init__``."""
 
     row: Mapping[str, Any]
     error: BaseException
 
 
 class Chunk:
-    """Records of one schema. Made from objects or from a batch; the other form is made once, when it is asked for.
+    """Records of one schema, made from objects or from a batch. The other form is made on demand, once.
 
-    ``origins``: of which of the records that arrived at the task each row was made; None where nobody measures.
+    ``origins``: for each row, the index of the arrived record that it was made of; None if costs are not measured.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Chunk:
         return len(self._records) if self._records is not None else int(self.batch().num_rows)
 
     def records(self, cls: type, known: Mapping[str, Callable[[Any], Any]]) -> list[Any]:
-        """The records as instances of a dataclass, which may want fewer fields than there are, or ``Refused``. ``known`` are
+        """The records as instances of a dataclass, which may have fewer fields than the schema, or as ``Refused``. ``known``:
         the readers of its fields."""
         if self._records is not None and (not self._records or isinstance(self._records[0], cls)):
             return self._records
@@ -55,13 +56,13 @@ class Chunk:
         columns = [batch.column(batch.schema.get_field_index(field.name)) for field in wanted]
         make: Callable[..., Any] = cls if not any(field.kw_only for field in wanted) else _by_keyword(cls, wanted)
         try:
-            read = [_values(one, reader) for one, reader in zip(columns, readers, strict=True)]
+            read = [_values(stored, reader) for stored, reader in zip(columns, readers, strict=True)]
             return [make(*values) for values in zip(*read, strict=True)]
-        except BaseException:  # noqa: BLE001  a class is a user's code; find out which rows it refuses
+        except BaseException:  # noqa: BLE001  the class is a user's code; find the rows that it refuses
             return [_read(make, readers, row) for row in batch.select([field.name for field in wanted]).to_pylist()]
 
     def batch(self) -> pa.RecordBatch:
-        """The records as an Arrow batch. Those that do not fit the schema are told of and left out."""
+        """The records as an Arrow batch, without those that do not fit the schema, which ``misfit`` gets."""
         if self._batch is None:
             assert self._records is not None
             try:
@@ -71,17 +72,17 @@ class Chunk:
                 self._batch = to_batch(self._records, self.schema)
         return self._batch
 
-    def where(self, kept: list[bool]) -> Chunk:
-        """The records for which ``kept`` is true, whole, also when a filter looked at a few of their fields only."""
-        origins = None if self.origins is None else self.origins[np.array(kept, dtype=np.bool_)]
+    def where(self, passed: list[bool]) -> Chunk:
+        """The records for which ``passed`` is true, with all fields, even if the filter reads only a few of them."""
+        origins = None if self.origins is None else self.origins[np.array(passed, dtype=np.bool_)]
         if self._records is not None:
-            chosen = [record for record, keep in zip(self._records, kept, strict=True) if keep]
+            chosen = list(itertools.compress(self._records, passed))
             return Chunk(self.schema, records=chosen, misfit=self._misfit, origins=origins)
-        return Chunk(self.schema, batch=self.batch().filter(pa.array(kept, pa.bool_())), origins=origins)
+        return Chunk(self.schema, batch=self.batch().filter(pa.array(passed, pa.bool_())), origins=origins)
 
     def _keep_fitting(self, records: Sequence[Any]) -> None:
         fitting = [self._fits(record) for record in records]
-        self._records = [record for record, fits in zip(records, fitting, strict=True) if fits]
+        self._records = list(itertools.compress(records, fitting))
         if self.origins is not None:
             self.origins = self.origins[np.array(fitting, dtype=np.bool_)]
 
@@ -97,7 +98,7 @@ class Chunk:
 
 
 def to_batch(records: Sequence[Any], schema: pa.Schema, strict: bool = False) -> pa.RecordBatch:
-    """Dataclass instances or mappings as an Arrow batch of exactly this schema. ``strict``: as a column's values may be."""
+    """Dataclass instances or mappings as an Arrow batch of exactly this schema. ``strict``: see ``column``."""
     columns = [column(_values_of(records, field.name), field, strict) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -111,12 +112,12 @@ def _read(make: Callable[..., Any], readers: Sequence[Callable[[Any], Any] | Non
     try:
         values = zip(row.values(), readers, strict=True)
         return make(*(value if read is None or value is None else read(value) for value, read in values))
-    except BaseException as error:  # noqa: BLE001  whatever the class raises is the row's fate
+    except BaseException as error:  # noqa: BLE001  any error of the class fails its row alone
         return Refused(row, error)
 
 
 def _values_of(records: Sequence[Any], name: str) -> list[Any]:
-    """One field of all records, which mostly are of one class."""
+    """One field of all records, which usually have one class."""
     kinds = set(map(type, records))
     reads = {kind: (operator.itemgetter if issubclass(kind, Mapping) else operator.attrgetter)(name) for kind in kinds}
     read = reads[kinds.pop()] if len(kinds) == 1 else lambda record: reads[type(record)](record)

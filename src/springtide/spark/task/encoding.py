@@ -1,6 +1,6 @@
-"""The formats of staged files: records as parquet, CSV or JSON lines, in memory.
+"""Encodes the records of staged files as Parquet, CSV or JSON lines, in memory.
 
-All records are encoded at once. Only if that fails is it tried in halves, down to the records that cannot be written.
+All records are encoded at once. If that fails, halves are tried, down to the records that cannot be encoded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNITS_PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns":
 
 @dataclass(frozen=True)
 class Refusal:
-    """A record that a format cannot hold, and why."""
+    """A record that a format cannot represent, and the error."""
 
     record: dict[str, Any]
     error: Exception
@@ -45,14 +45,14 @@ class Encoded:
 
 
 def encoded(table: pa.Table, format: str) -> Encoded:
-    """The records of a table that the format can hold, and those that it cannot."""
+    """Encode the records that the format can represent, and refuse the others."""
     try:
         return Encoded(encode(table, format), table.num_rows)
-    except Exception:  # noqa: BLE001  whatever an encoder raises; if no record fails alone, it is raised again below
+    except Exception:  # noqa: BLE001  any error of an encoder; raised again below if no record fails alone
         faults = dict(_faults(table, format))
-    kept = table.take(pa.array([row for row in range(table.num_rows) if row not in faults], pa.int64()))
+    good = table.take(pa.array([row for row in range(table.num_rows) if row not in faults], pa.int64()))
     refused = tuple(Refusal(readable_row(table.slice(row, 1)), error) for row, error in faults.items())
-    return Encoded(encode(kept, format) if kept.num_rows else b"", kept.num_rows, refused)
+    return Encoded(encode(good, format) if good.num_rows else b"", good.num_rows, refused)
 
 
 def _faults(table: pa.Table, format: str, first: int = 0) -> Iterator[tuple[int, Exception]]:
@@ -84,7 +84,7 @@ def encode(table: pa.Table, format: str) -> bytes | pa.Buffer:
 
 
 def _check_csv(table: pa.Table) -> None:
-    """Refuse what Arrow would write as something else: text that is no UTF-8, and times that no reader's calendar has."""
+    """Refuse values that Arrow would write wrongly: text that is not UTF-8, and times outside of the years 1 to 9999."""
     table.validate(full=True)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
@@ -110,15 +110,15 @@ def _json_lines(table: pa.Table) -> bytes:
 
 
 def _as_json(value: Any, kind: pa.DataType) -> Any:
-    """A value as Spark's JSON has it: maps are objects, bytes are base64, and what is no number is null."""
+    """A value as in Spark's JSON: maps are objects, bytes are base64, and NaN and infinities are null."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if pa.types.is_struct(kind):
         return {field.name: _as_json(value[field.name], field.type) for field in kind}
     if pa.types.is_map(kind):
-        return {str(key): _as_json(one, kind.item_type) for key, one in value}
+        return {str(key): _as_json(item, kind.item_type) for key, item in value}
     if pa.types.is_list(kind):
-        return [_as_json(one, kind.value_type) for one in value]
+        return [_as_json(item, kind.value_type) for item in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value if isinstance(value, bool | int | float | str) else str(value)

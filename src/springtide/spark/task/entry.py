@@ -1,4 +1,4 @@
-"""The function that Spark runs in the tasks where rows of the JVM enter: of a source, or of a sql operator."""
+"""The tasks in which rows of the JVM enter, from a source or a sql operator."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from springtide.spark.task.task import Task
 
 @dataclass(frozen=True)
 class Port:
-    """What enters a stage from the JVM: rows as if ``producer`` had emitted them."""
+    """Rows that enter a stage from the JVM as the output of ``producer``."""
 
     producer: int
-    column: int | None = None  # which struct column holds them, where several sources share the rows
+    column: int | None = None  # their struct column, if several sources share the rows
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class EntryStage:
     """The function that Spark runs for each partition that comes from the JVM: Arrow batches in, blocks out."""
 
     shipment: Shipment
@@ -77,8 +77,8 @@ class Entry:
         task.emit(node, chunk)
 
     def _fitted(self, task: Task, node: Node, batch: pa.RecordBatch) -> Chunk:
-        """Rows as the schema wants them. What Spark read as null where none is declared, as from a malformed line, fails
-        alone; and so does what Arrow cannot cast at once, though each row can be: a null struct whose fields are not null."""
+        """Rows in the declared schema. A row with a forbidden null, for example from a malformed line, fails alone. Rows are
+        converted one by one if Arrow cannot cast them at once, for example null structs with non-null fields."""
         assert node.schema is not None
         own = batch.select(node.schema.names)
         try:
@@ -97,13 +97,13 @@ def _one_batch(table: pa.Table, port: Port) -> pa.RecordBatch:
         chunks = structs.chunks if isinstance(structs, pa.ChunkedArray) else [structs]
         batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in chunks]
         batches = batches or [pa.RecordBatch.from_struct_array(pa.array([], structs.type))]
-    if len(batches) > 1:  # Arrow parts what does not fit its 32-bit offsets
+    if len(batches) > 1:  # beyond Arrow's 32-bit offsets
         raise ValueError("a task got more than 2 GiB of text in one batch; read less at a time, or in more partitions")
     return batches[0]
 
 
 def by_content(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows in an order that depends on nothing but what is in them; equal rows are interchangeable."""
+    """Sort rows by their content alone, so that the order is reproducible."""
     keys = [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in batch.to_pylist()]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return batch.take(pa.array(order, pa.int64()))

@@ -1,13 +1,12 @@
 """Generated streams as a Python data source of Spark, with exact offsets: ``{"next": index}``.
 
-The work is parted. The *schedule* lives in one process on the driver's machine: it knows the rate, and tells
-how far the stream has come and how a batch is cut into partitions. The *records* are made in the tasks: each
-gets a range of indices and the few steps of the rate that date them, so a rate of a million steps costs it
-nothing.
+The *schedule* lives in one process on the driver's machine: it knows the rate, how many records are available, and how a
+batch is split into partitions. The tasks make the *records*: each task gets a range of indices and only those steps of the
+rate that date them, so a rate may have a million steps.
 
-A record depends on the seed, its index and its creation time only (see ``model.generated``), and the creation
-time on the index and the schedule's start, which the driver keeps in the checkpoint. So a batch that is read
-again, after a lost task or a restart, is the same batch.
+A record depends only on the seed, its index and its creation time (see ``model.generated``), and the creation time on the
+index and the schedule's start, which the checkpoint stores. So a batch that is read again, after a lost task or a restart, is
+the same.
 """
 # ruff: noqa: N802 - Spark names the methods of a reader
 
@@ -42,24 +41,24 @@ from springtide.spark.task.chunk import to_batch
 
 NAME = "springtide-generate"
 BATCH_ROWS = 10_000
-"""The most rows of one Arrow batch that a task yields."""
+"""Limits the rows of an Arrow batch that a task yields."""
 FIRST_S = 0.1
-"""The first batch has the records of this time. Spark makes a first batch in any case; without a wait it would have none."""
+"""The first batch has the records of this time: Spark always makes a first batch, which would be empty without a wait."""
 _NO_LIMIT = 2**63 - 1
 
 
 def scheduled(spec: GenerateSource, seconds: float) -> int:
-    """How many records have come ``seconds`` after the schedule's start: those read and the backlog."""
+    """The number of records ``seconds`` after the schedule's start: those read and the backlog."""
     count = spec.rate.count(seconds)
     return count if spec.limit is None else min(count, spec.limit)
 
 
 @dataclass
 class Start:
-    """When the schedule starts, in seconds since 1970: when Spark first asks for records, and from then on for ever.
+    """The time of the schedule's start in seconds since 1970: when Spark first asks for records. It never changes.
 
-    Spark asks when all is ready for a first batch, so a slow start leaves no backlog. ``file`` keeps the answer for restarts,
-    for other sources and for the driver. It is there before Spark has logged any batch.
+    Spark first asks when the first batch can run, so a slow start leaves no backlog. ``file`` stores the time for restarts,
+    other sources and the driver. It is written before Spark logs a batch.
     """
 
     file: Path
@@ -78,19 +77,19 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Control:
-    """What the driver tells a running source: the most records of a batch (None: all), and its partitions."""
+class SourceControl:
+    """The driver's settings for a running source: the read limit of a batch (None: no limit), and its partitions."""
 
     read_limit: int | None = None
     partitions: int = 1
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Put it in force from the next batch on, in one step: the source reads the old or the new one."""
+        """Replace the file atomically; the settings apply from the next batch on."""
         replace_file(Path(path), json.dumps(asdict(self)).encode())
 
     @classmethod
-    def parse(cls, text: str) -> Control:
-        """Raises ValueError for what is torn or makes no sense."""
+    def parse(cls, text: str) -> SourceControl:
+        """Raises ValueError for a torn or invalid document."""
         document = json.loads(text)
         if not isinstance(document, dict) or not document.keys() >= {"read_limit", "partitions"}:
             raise ValueError(f"not a control document: {text!r}")
@@ -103,7 +102,7 @@ class Control:
 
 
 class IndexRange(InputPartition):  # type: ignore[misc]
-    """What one task makes: the records ``first`` to ``last - 1``, with the steps of the rate to date them from ``t0`` on."""
+    """The records ``first`` to ``last - 1`` of one task, with the steps of the rate that date them, counted from ``t0``."""
 
     def __init__(self, first: int, last: int, steps: Steps, t0: float) -> None:
         self.first, self.last, self.steps, self.t0 = first, last, steps, t0
@@ -114,19 +113,19 @@ class IndexRange(InputPartition):  # type: ignore[misc]
 
 @dataclass
 class Schedule:
-    """The driver's half: how far the stream has come, and how a batch is cut."""
+    """The driver's half: the available records, and the split of a batch."""
 
     spec: GenerateSource
     start: Callable[[], float]
     control: Path
     clock: Callable[[], float] = time.time
-    _known: Control = field(default_factory=Control)
+    _control: SourceControl = field(default_factory=SourceControl)
     _seen: int = 0
     _target: int | None = None
     _cut: tuple[int, int, tuple[IndexRange, ...]] = (0, 0, ())
 
     def available(self) -> int:
-        """How many records have come. Never fewer than were told before, also when the clock is set back."""
+        """The number of records so far. It never falls, even if the clock is set back."""
         if self._target is not None:
             return self._target
         t0 = self.start()
@@ -134,31 +133,31 @@ class Schedule:
         return self._seen
 
     def freeze(self) -> None:
-        """Let no more records come."""
+        """Make no further records available."""
         self._target = self.available()
 
     def latest(self, start: int, limit: int | None) -> int:
-        """Where a batch from ``start`` ends that has no more than ``limit`` records, if there is a limit."""
+        """The end of a batch from ``start`` with at most ``limit`` records; None: no limit."""
         ready = self.available() - start
         return start + max(0, ready if limit is None else min(ready, limit))
 
     def ranges(self, start: int, end: int) -> tuple[IndexRange, ...]:
-        """The records of a batch in as many ranges as the plan has partitions, none of them empty.
+        """The records of a batch in a range for each of the plan's partitions, without empty ranges.
 
-        Spark may ask for one batch several times, and needs the same answer, whatever the plan is by then.
+        Spark may ask several times for the same batch, and must get the same answer even if the plan has changed.
         """
         if self._cut[:2] != (start, end):
-            parts = min(self.told().partitions, end - start)
+            parts = min(self.current_control().partitions, end - start)
             edges = [start + (end - start) * i // parts for i in range(parts + 1)] if parts else []
             steps, t0 = self.spec.rate.steps, self.start()
             self._cut = (start, end, tuple(IndexRange(a, b, steps.part(a, b), t0) for a, b in pairwise(edges)))
         return self._cut[2]
 
-    def told(self) -> Control:
-        """What the driver wrote last; what it wrote before, while the file is missing or torn."""
+    def current_control(self) -> SourceControl:
+        """The driver's latest settings; the last known ones while the file is missing or torn."""
         with suppress(OSError, ValueError):
-            self._known = Control.parse(self.control.read_text(encoding="utf-8"))
-        return self._known
+            self._control = SourceControl.parse(self.control.read_text(encoding="utf-8"))
+        return self._control
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class Records:
 
     make: Callable[[Any], Any]
     seed: int
-    schema: pa.Schema  # as Spark wants it, with CREATED as the last column
+    schema: pa.Schema  # Spark's, with CREATED as the last column
 
     def batches(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:
         for first in range(wanted.first, wanted.last, BATCH_ROWS):
@@ -182,12 +181,12 @@ class Records:
             try:
                 made = self.make(draw)
             except Exception as fault:
-                failed = f"generator {_called(self.make)}: record {draw.index} failed"
+                failed = f"generator {_name_of(self.make)}: record {draw.index} failed"
                 raise RecordError(f"{failed}: {type(fault).__name__}: {fault}") from fault
             yield made
 
     def _fitted(self, first: int, records: list[Any]) -> pa.RecordBatch:
-        """The records as a batch; where that fails, one by one, to tell which of them is at fault."""
+        """The records as a batch. If that fails, find the first record that does not fit and name it in the error."""
         schema = self.schema.remove(len(self.schema) - 1)
         try:
             return to_batch(records, schema)
@@ -197,14 +196,14 @@ class Records:
                     to_batch([record], schema)
                 except Exception as fault:
                     raise RecordError(
-                        f"generator {_called(self.make)}: record {index} does not fit its schema:"
+                        f"generator {_name_of(self.make)}: record {index} does not fit its schema:"
                         f" {fault}; it is {record!r:.500}"
                     ) from fault
             raise
 
 
 class GenerateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Spark's view of both halves. It travels to the tasks, so the schedule is made where it is asked."""
+    """Spark's interface to both halves. It is pickled for the tasks, so the schedule is made on demand."""
 
     def __init__(self, records: Records, schedule: Callable[[], Schedule]) -> None:
         self._records = records
@@ -218,15 +217,15 @@ class GenerateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         return {"next": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """A limit in name only: Spark fixes it when the query starts, and ours changes with the plan. But by
-        it we tell a batch that is left to us from one for which the trigger demands all there is."""
+        """A nominal limit: Spark fixes it at the query's start, while ours changes with the plan. It distinguishes batches
+        that we may limit from those whose trigger demands all records."""
         return ReadMaxRows(_NO_LIMIT)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         most = None
         if isinstance(limit, ReadMaxRows):
-            told = self._schedule.told().read_limit
-            most = limit.max_rows if told is None else min(limit.max_rows, told)
+            own = self._schedule.current_control().read_limit
+            most = limit.max_rows if own is None else min(limit.max_rows, own)
         return {"next": self._schedule.latest(start["next"], most)}
 
     def reportLatestOffset(self) -> dict[str, int]:
@@ -242,13 +241,13 @@ class GenerateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         return self._records.batches(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is kept that could be let go: any record can be made again."""
+        """Does nothing: there is no data to release."""
 
 
 class GenerateDataSource(DataSource):  # type: ignore[misc]
-    """A generated stream. Options are strings; the rest is bound to a subclass by ``data_source``."""
+    """A generated stream. Options are strings; ``data_source`` binds the other values to a subclass."""
 
-    make: ClassVar[tuple[Callable[[Any], Any]]]  # in a tuple, lest it become a method
+    make: ClassVar[tuple[Callable[[Any], Any]]]  # in a tuple, so that it does not become a method
     seed: ClassVar[int]
     limit: ClassVar[int | None]
     columns: ClassVar[pa.Schema]
@@ -288,5 +287,5 @@ def replace_file(file: Path, content: bytes) -> None:
     draft.replace(file)
 
 
-def _called(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)

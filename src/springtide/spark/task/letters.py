@@ -1,4 +1,4 @@
-"""Dead letters: what is kept of a record that failed."""
+"""Dead letters of records that failed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LETTER = pa.schema(
 
 
 def dead_letter(operator: str, record: Any, error: BaseException) -> Letter:
-    """What is kept of a record that failed. Whatever was raised, and whatever the record holds, can be written."""
-    texts = _told(error), "".join(traceback.format_exception(error)), _as_json(record)
+    """The dead letter of a failed record; any error and any record can be written."""
+    texts = _text(error), "".join(traceback.format_exception(error)), _as_json(record)
     return Letter(operator, *(text.encode("utf-8", "backslashreplace").decode() for text in texts))
 
 
 def readable_row(table: pa.Table) -> dict[str, Any]:
-    """The one row of a table. A value that Python has no form for, such as a date after the year 9999, is its text in Arrow."""
+    """The row of a table with one row. A value that Python cannot represent, such as a date after 9999, becomes text."""
     return {name: _readable(column[0]) for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
@@ -42,28 +42,28 @@ def _readable(value: pa.Scalar) -> Any:
         return f"a {value.type} that cannot be read"
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001  an error's own text may raise anything
-        return f"{type(error).__name__} (whose text cannot be told)"
+        return f"{type(error).__name__} (whose text cannot be read)"
 
 
 def _as_json(record: Any) -> str:
     try:
         return json.dumps(_plain(record), default=str)
-    except BaseException:  # noqa: BLE001  a record may hold anything, and its str() may do anything
+    except BaseException:  # noqa: BLE001  str() of a user's object may raise anything
         return json.dumps(f"a {type(record).__name__} that cannot be written")
 
 
 def _plain(value: Any) -> Any:
-    """A value in what JSON has a form for, as far as it has one."""
+    """A value with its parts as JSON types where possible."""
     if isinstance(value, Refused):
         return _plain(value.row)
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _plain(one) for key, one in value.items()}
+        return {key if isinstance(key, str) else str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Merges segments of an operator's state in a task of its own, beside the tasks of batches."""
+"""Merges segments of an operator's state in a Spark task, beside the tasks of batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from springtide.spark.state.compact import merge
 
 @dataclass(frozen=True)
 class Merge:
-    """What the task of a merge does."""
+    """The function of the merge's task."""
 
     shipment: Shipment
     number: int
@@ -26,7 +26,7 @@ class Merge:
     rests: bool
 
     def __call__(self, _: int) -> Mapping[str, Any]:
-        kept = self.shipment.unpacked().nodes[self.number].kept
+        layout = self.shipment.unpacked().nodes[self.number].layout
         attempt = TaskContext.get().taskAttemptId()  # no two attempts write the same file
         target = f"{self.target.removesuffix(SUFFIX)}-{attempt}{SUFFIX}"
-        return merge(kept, self.names, target, self.oldest, self.now, self.rests)
+        return merge(layout, self.names, target, self.oldest, self.now, self.rests)

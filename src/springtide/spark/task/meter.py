@@ -1,7 +1,7 @@
-"""What each record of a task costs: measured where an operator works per record, spread over the rows elsewhere.
+"""Measures the cost of each record of a task, where operators work per record; spreads the rest over the records.
 
-A record's cost is all the time that its task spends for it: in the operator that it was sent to, and in those chained
-behind it. So every chunk remembers of which record that arrived each of its rows was made (``Chunk.origins``).
+The cost of a record is the time that its task spends on it, in the operator that received it and in those chained behind.
+So every chunk has for each row the arrived record that it was made of (``Chunk.origins``).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Origins = npt.NDArray[np.int64]
 
 
 class Meter:
-    """Sums up what each of the records that arrived together takes."""
+    """Sums up the time of each of the records that arrived together."""
 
     def __init__(self, rows: int) -> None:
         self.seconds: Seconds = np.zeros(rows)
         self._begun = time.perf_counter()
 
     def add(self, origins: Origins | None, seconds: Seconds) -> None:
-        """So much time for rows that were made of the records at ``origins``; None: of which is not known."""
+        """Add the time of rows to the records at ``origins``, or to all records if the origins are unknown."""
         if origins is None or len(origins) != len(seconds):
             self._spread(float(seconds.sum()))
         else:
             self.seconds += np.bincount(origins, weights=seconds, minlength=len(self.seconds))
 
     def finished(self) -> Seconds:
-        """The costs. What the operators' functions did not take, reading and writing records, is spread evenly: it is the
-        whole cost of a record whose function does nothing."""
+        """The costs. The time outside of functions, for reading and writing records, is spread evenly. It is the whole cost of
+        a record whose function does nothing."""
         rest = time.perf_counter() - self._begun - float(self.seconds.sum())
         self._spread(max(0.0, rest))
         return self.seconds
@@ -47,10 +47,10 @@ class Meter:
 
 
 def clocked(function: Callable[[Any], Any], kind: Kind) -> tuple[Callable[[Any], Any], list[float]]:
-    """A function that notes how long each of its calls takes, and its notes. Costs 0.2 µs a call."""
+    """A function that measures each of its calls, in 0.2 µs a call, and the list of the times."""
     noted: list[float] = []
     note, clock = noted.append, time.perf_counter
-    whole = list if kind is Kind.FLAT_MAP else None  # a generator works when it is read, not when it is called
+    whole = list if kind is Kind.FLAT_MAP else None  # a generator runs when it is read
 
     def timed(record: Any) -> Any:
         begin = clock()
@@ -63,7 +63,7 @@ def clocked(function: Callable[[Any], Any], kind: Kind) -> tuple[Callable[[Any],
 
 
 def per_record(noted: list[float], records: list[Any]) -> Seconds:
-    """The notes in the order of the records; the function was not called on those that were refused before."""
+    """The times in the order of the records. The function was not called on ``Refused`` records."""
     if len(noted) == len(records):
         return np.array(noted)
     seconds = np.zeros(len(records))

@@ -1,4 +1,4 @@
-"""What leaves a task: records for the tasks of later stages, and what it reports, as blocks."""
+"""Packs the output of a task into blocks: records for the tasks of later stages, and the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Outbox:
             rows = pa.Table.from_batches(batches).combine_chunks().to_batches()
             node = self._program.nodes[consumer]
             level = self._program.arrival[consumer]
-            if node.kind is Kind.SQL:  # whichever task has the rows, the JVM reads them when their level has run
+            if node.kind is Kind.SQL:  # the JVM reads the rows from any task, after their level
                 kind = BlockKind.ROWS
                 parts: Iterable[tuple[int, pa.RecordBatch]] = ((self._origin, part) for batch in rows for part in _cut(batch))
             else:
@@ -52,15 +52,15 @@ class Outbox:
         return blocks.pair(header.target % self._plan.next_size, header.block(payload))
 
     def _route(self, node: Node, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Part a batch by target task, keeping the order of the records within each."""
+        """Split a batch by target task, in the order of the records."""
         assert node.grouping is not None
         first, width = self._plan.ranges[node.number]
         route = self._plan.routes[node.number]
-        if node.kept is None:
+        if node.layout is None:
             share = Share.of(batch, route.key or (), width, self._origin, self._batch, self._program.seed)
-        else:  # the identity of a key is found once, and goes with the record
-            one, two = node.kept.identities(batch)
-            batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(one), pa.array(two)], schema=node.kept.arriving)
+        else:  # the identity of a key is computed once, and sent with the record
+            one, two = node.layout.identities(batch)
+            batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(one), pa.array(two)], schema=node.layout.arriving)
             share = Share(batch.num_rows, width, self._origin, self._batch, lambda: one)
         targets = checked(node.grouping.route(share, route.table), share, node.grouping.name, node.name)
         order = np.argsort(targets, kind="stable")

@@ -1,7 +1,8 @@
-"""Rows for sql operators, which run between two stages: picked out of a stage's blocks, which then pass without them."""
+"""Separates the rows for sql operators, which run between two stages, from a stage's blocks."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from springtide.spark.shared.blocks import BlockKind
 
 
 class Onward:
-    """A stage's blocks without the rows for the sql operators of its level, which have been read."""
+    """Passes a stage's blocks on without the rows for the sql operators of its level."""
 
     def __init__(self, level: int) -> None:
         self._level = level
@@ -32,9 +33,7 @@ class Pick:
         self._consumer, self._schema = consumer, schema
 
     def __call__(self, elements: Any) -> Any:
-        for position, block in enumerate(elements):
-            if position % 2 == 0:  # keys
-                continue
+        for block in itertools.islice(elements, 1, None, 2):  # without keys
             header = blocks.parse(block)
             if header.kind is BlockKind.ROWS and header.consumer == self._consumer:
                 for row in blocks.records(block, self._schema).to_pylist():
@@ -42,11 +41,11 @@ class Pick:
 
 
 def _as_row(value: Any, kind: pa.DataType) -> Any:
-    """A value as Spark's rows hold it: Arrow gives maps as lists of pairs."""
+    """A value as in Spark's rows, with maps as dicts instead of Arrow's lists of pairs."""
     if value is None or not pa.types.is_nested(kind):
         return value
     if pa.types.is_map(kind):
-        return {key: _as_row(one, kind.item_type) for key, one in value}
+        return {key: _as_row(item, kind.item_type) for key, item in value}
     if pa.types.is_struct(kind):
         return tuple(_as_row(value[part.name], part.type) for part in kind)
-    return [_as_row(one, kind.value_type) for one in value]
+    return [_as_row(item, kind.value_type) for item in value]

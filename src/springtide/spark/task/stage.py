@@ -1,4 +1,4 @@
-"""The function that Spark runs in the tasks of a stage behind a shuffle."""
+"""The tasks of a stage behind a shuffle."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stage:
                 arrived.setdefault(header.target, []).append((header, block))
             else:  # a report, or records for a deeper level or a sql operator
                 yield from blocks.pair(header.target % self.plan.next_size, block)
-        if self._is_called(self._node_of(program, split)):
+        if self._has_timers(self._node_of(program, split)):
             arrived.setdefault(split, [])
         batch, attempt = context.task_context()
         for target, received in sorted(arrived.items()):
@@ -46,12 +46,12 @@ class Stage:
         try:
             node = self._node_of(program, task.origin)
             assert node is not None, f"no operator has task {task.origin} at level {self.plan.level}"
-            received.sort(key=lambda one: one[0])
-            if node.kept is not None:
-                parts = [blocks.records(block, node.kept.arriving) for _, block in received]
-                records = pa.concat_batches(parts or [_nothing(node.kept.arriving)])
-                task.remember(node, records, context.versions()[node.name])
-            for _, block in received if node.kept is None else ():
+            received.sort(key=lambda pair: pair[0])
+            if node.layout is not None:
+                parts = [blocks.records(block, node.layout.arriving) for _, block in received]
+                records = pa.concat_batches(parts or [pa.RecordBatch.from_pylist([], schema=node.layout.arriving)])
+                task.step(node, records, context.versions()[node.name])
+            for _, block in received if node.layout is None else ():
                 task.take(node, Chunk(node.input_schema, batch=blocks.records(block, node.input_schema)))
         except Stop as stop:
             yield from task.stop(stop)
@@ -59,17 +59,13 @@ class Stage:
             yield from task.finish()
 
     def _node_of(self, program: Program, target: int) -> Node | None:
-        """The operator whose task this is, if it is one's: each has its own range of them."""
+        """The operator with this task, if any: each has its own range of tasks."""
         for number in program.levels[self.plan.level]:
             first, width = self.plan.ranges[number]
             if first <= target < first + width:
                 return program.nodes[number]
         return None
 
-    def _is_called(self, node: Node | None) -> bool:
-        """Whether a task has to run without a record: state may have timers that have come."""
-        return node is not None and node.kept is not None and any(node.kept.timers)
-
-
-def _nothing(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    def _has_timers(self, node: Node | None) -> bool:
+        """Whether a task has to run even without records, because its state may have due timers."""
+        return node is not None and node.layout is not None and any(node.layout.timers)

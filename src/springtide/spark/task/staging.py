@@ -1,6 +1,6 @@
-"""Staged output: files that tasks write and the driver commits, see ``driver/staged.py``.
+"""Stages output: tasks write files that the driver commits, see ``driver/staged.py``.
 
-A task writes a file of its own, whose name no other attempt has, and reports a receipt with its size and checksum.
+Each attempt writes a file with a unique name, and reports a receipt with its size and checksum.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from springtide.spark.task.encoding import Refusal, encoded
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which attempt of which task writes."""
+class Attempt:
+    """Identifies the attempt of a task that writes."""
 
     epoch: int
     batch: int
@@ -32,26 +32,26 @@ class Place:
 
 @dataclass(frozen=True)
 class Written:
-    """The receipts of a task's records for one sink: one, or none if no record could be written."""
+    """The receipt of a task's records for one sink, if any could be written, and the refused records."""
 
     receipts: tuple[Receipt, ...]
     refused: tuple[Refusal, ...] = ()
 
 
-def write(staging: Staging, sink: str, place: Place, batches: list[pa.RecordBatch]) -> Written:
-    """Write the records that the format can hold to one file, durably. ``sink`` is "" for dead letters."""
+def write(staging: Staging, sink: str, attempt: Attempt, batches: list[pa.RecordBatch]) -> Written:
+    """Write the records that the format can represent to a file, durably. ``sink`` is "" for dead letters."""
     content = encoded(pa.Table.from_batches(batches), staging.format)
     if not content.rows:
         return Written((), content.refused)
-    stem = f"{staging.stem}-{place.batch:08d}-{place.level}-{place.gate}-{place.task:05d}"
-    file = f"{stem}-{place.attempt}.{staging.format}"
-    path = folder(staging, place.epoch) / file
+    stem = f"{staging.stem}-{attempt.batch:08d}-{attempt.level}-{attempt.gate}-{attempt.task:05d}"
+    file = f"{stem}-{attempt.attempt}.{staging.format}"
+    path = folder(staging, attempt.epoch) / file
     try:
         _write_durably(path, content.content, staging.mode)
-    except OSError as error:  # a full disk, say: no record's fault, so the attempt fails
+    except OSError as error:  # such as a full disk: not a record's fault, so the attempt fails
         raise OSError(error.errno, f"{error.strerror}, while {content.rows} records were staged", str(path)) from error
     size, checksum = len(content.content), zlib.crc32(content.content)
-    receipt = Receipt(sink, place.epoch, file, f"{stem}.{staging.format}", content.rows, size, checksum)
+    receipt = Receipt(sink, attempt.epoch, file, f"{stem}.{staging.format}", content.rows, size, checksum)
     return Written((receipt,), content.refused)
 
 

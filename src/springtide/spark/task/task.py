@@ -1,7 +1,7 @@
-"""One task of one stage in one batch: records through its operators, then blocks for the next stage, and a report.
+"""Runs a task of a stage: records pass its operators; blocks for the next stage and a report come out.
 
-Everything here is a pure function of the program, the plan and the records in their order; a task that is run again,
-anywhere, sends the same records to the same places.
+All of it is a pure function of the program, the plan and the ordered records: a retried task sends the same records to the
+same targets.
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ class Task:
         self._functions = Functions(self._page, aside(batch, plan.level, gate, origin), self.account)
         self._outbox = Outbox(program, plan, batch, gate, origin)
         self._staged: dict[int, list[pa.RecordBatch]] = {}
-        self._arrived: dict[int, list[tuple[pa.RecordBatch, Seconds]]] = {}  # operator → what arrived, and what it took
+        self._arrived: dict[int, list[tuple[pa.RecordBatch, Seconds]]] = {}  # operator → arrived records, and their costs
         self._meter: Meter | None = None
 
     def running(self) -> contextlib.AbstractContextManager[None]:
-        """While it runs, the driver can see where it is."""
+        """A context in which the driver can see the task's progress."""
         return self._page.task(self.batch, self.plan.level, self.gate, self.origin)
 
     def emit(self, node: Node, chunk: Chunk) -> None:
-        """Hand what an operator produced to those that read it: here, or in a later stage."""
+        """Pass the output of an operator to its consumers, in this task or in a later stage."""
         if not len(chunk):
             return
         if node.shuffled or len(node.forward) > 1:
-            chunk.batch()  # find misfits once, before anybody reads
+            chunk.batch()  # find misfits once, before any consumer
         for number in node.shuffled:
             in_jvm = node.kind in (Kind.SOURCE, Kind.SQL) and self.program.nodes[number].kind is Kind.SQL
-            if not in_jvm:  # else it reads the rows where they came from
+            if not in_jvm:  # else it reads the producer's rows in the JVM
                 self._outbox.add(number, node.number, chunk.batch())
         for position, number in enumerate(node.forward):
-            # objects of its own for each: what one function does to a list in a record is not for another to see
+            # each consumer gets its own objects, because a function may change a list in a record
             own = chunk if position == 0 else Chunk(chunk.schema, batch=chunk.batch(), origins=chunk.origins)
             self.receive(self.program.nodes[number], own)
 
     def take(self, node: Node, chunk: Chunk) -> None:
-        """Records that were sent to an operator. If its grouping learns, see what each of them costs in this task."""
+        """Process records sent to an operator. If its grouping learns, measure the cost of each record."""
         if not node.learns or (self._routes[node.number].key == () and node.learns_by_key):
             self.receive(node, chunk)
             return
@@ -83,7 +83,7 @@ class Task:
         self._meter = None
 
     def receive(self, node: Node, chunk: Chunk) -> None:
-        """Run one operator on a chunk, and pass on what comes out."""
+        """Run one operator on a chunk, and pass its output on."""
         tally = self.account.tally(node)
         if node.kind in (Kind.SINK, Kind.MAP_BATCHES):
             chunk.batch()  # find misfits before they are counted
@@ -105,14 +105,14 @@ class Task:
         tally.finished = time.time()
         self.emit(node, produced)
 
-    def remember(self, node: Node, records: pa.RecordBatch, version: Version) -> None:
-        """Run a stateful operator on all records of this task, and pass on what comes out."""
-        assert node.kept is not None
+    def step(self, node: Node, records: pa.RecordBatch, version: Version) -> None:
+        """Run a stateful operator on all records of this task, and pass its output on."""
+        assert node.layout is not None
         tally = self.account.tally(node)
         tally.rows_in += records.num_rows
         name = f"{self.batch:08d}-{self.plan.epoch:06d}-{self.origin:05d}-{self.attempt}{SUFFIX}"
         owned = self._routes[node.number].table[OWNER] == self.origin - self.plan.ranges[node.number][0]
-        stepping = Stepping(node.kept, version, owned, name, self.origin, self._functions.before_call(node))
+        stepping = Stepping(node.layout, version, owned, name, self.origin, self._functions.before_call(node))
         begin = time.perf_counter()
         produced = []
         with self._page.operator(node.number):
@@ -132,7 +132,7 @@ class Task:
                 self.receive(self.program.nodes[number], Chunk(node.input_schema, batch=stepping.late))
 
     def _see_times(self, node: Node, chunk: Chunk) -> None:
-        """The latest time of the records that pass a watermark."""
+        """Report the latest event time of records that pass a watermark."""
         if node.event_time is not None and len(chunk):
             latest = pc.max(microseconds(chunk.batch().column(node.event_time.column))).as_py()
             if latest is not None:
@@ -145,7 +145,7 @@ class Task:
             self._staged.setdefault(node.number, []).append(batch)
 
     def finish(self) -> Iterator[bytes]:
-        """Write what sinks shall commit, then send the blocks and the report: pairs of target and block, for Spark."""
+        """Stage the output for sinks, and send blocks and the report: pairs of target and block, for Spark."""
         try:
             yield from self._outbox.records()
             yield from self._costs()
@@ -155,7 +155,7 @@ class Task:
         yield from self._report()
 
     def stop(self, stop: Stop) -> Iterator[bytes]:
-        """End without records, as one failed that is to stop the run: the report alone."""
+        """Send only the report, since a failed record stops the run."""
         self.account.stopped = stop.letter
         return self._report()
 
@@ -163,23 +163,25 @@ class Task:
         return self._outbox.message(BlockKind.REPORT, self.account.report().encoded())
 
     def _write(self) -> None:
-        place = staging.Place(self.plan.epoch, self.batch, self.plan.level, self.gate, self.origin, self.attempt)
+        attempt = staging.Attempt(self.plan.epoch, self.batch, self.plan.level, self.gate, self.origin, self.attempt)
         for number, batches in self._staged.items():
             node = self.program.nodes[number]
             assert node.staging is not None
-            written = staging.write(node.staging, node.name, place, batches)
+            written = staging.write(node.staging, node.name, attempt, batches)
             self.account.receipts += written.receipts
-            for refusal in written.refused:  # a dead letter of the sink's
+            for refusal in written.refused:  # become dead letters of the sink
                 self.account.misfit(node, refusal.record, refusal.error)
                 self.account.sinks[node.name] -= 1
         if self.account.letters:
-            letters = [{"topology": self.program.topology, "batch": self.batch, **vars(one)} for one in self.account.letters]
+            letters = [
+                {"topology": self.program.topology, "batch": self.batch, **vars(letter)} for letter in self.account.letters
+            ]
             table = pa.RecordBatch.from_pylist(letters, schema=LETTER)
-            self.account.receipts += staging.write(self.program.dead_letters, "", place, [table]).receipts
+            self.account.receipts += staging.write(self.program.dead_letters, "", attempt, [table]).receipts
             self.account.dead = len(letters)
 
     def _costs(self) -> Iterator[bytes]:
-        """What the records cost: by key, or, while no key is known, what each column tells about it."""
+        """Report the costs of records by key, or the variances by column while the key is unknown."""
         for number, arrived in self._arrived.items():
             node, key = self.program.nodes[number], self._routes[number].key
             if key is None:

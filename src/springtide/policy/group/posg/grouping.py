@@ -1,8 +1,8 @@
-"""POSG: records go where the least work was sent, by what their key was measured to cost.
+"""POSG routes records to the instance with the least work so far, by the measured costs of their keys.
 
 Rivetti, Anceaume, Busnel, Querzoni, Sericola: Proactive Online Scheduling for Shuffle Grouping in Distributed Stream
 Processing Systems (2015); called OSG in DABS-Storm. The names are the paper's: F and W are the matrices that an operator
-instance fills, S its snapshot of W/F, Ĉ the time that the scheduler believes an instance was given.
+instance fills, S its snapshot of W/F, Ĉ the scheduler's estimate of the time that an instance's records take.
 
     an instance (figure 2)      START ──N records──▶ STABILIZING ──N records, η ≤ μ: F, W are sent and emptied──▶ START
                                                      STABILIZING ──N records, η > μ: S is renewed──▶ STABILIZING
@@ -10,8 +10,8 @@ instance fills, S its snapshot of W/F, Ĉ the time that the scheduler believes a
                                 any but ROUND_ROBIN ──new F, W, or N·k records in RUN──▶ SEND_ALL
 
 Where the paper's text and its code differ, this follows the code, because the text does not give the paper's results: C is a
-clock, so that every synchronisation takes in the time that an instance was idle, and there is one every N·k records. At 105 %
-provisioning that makes a speed-up of 1.17 over round-robin; C as busy time makes 0.93, even when synchronised every 1,024
+clock, so that every synchronisation includes the time that an instance was idle, and there is one every N·k records. At 105 %
+provisioning the speed-up over round-robin is 1.17; with C as busy time it is 0.93, even when synchronised every 1,024
 records. μ is 0.1, as the paper's own RUN begins near record 10,690, and with the text's 0.05 it begins near 20,500. ``literal``
 follows the text.
 """
@@ -48,27 +48,29 @@ LITERAL_TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Posg:
-    """Each record to the replica with the least Ĉ, which then grows by the record's estimated cost (listing III.2).
+    """Routes each record to the replica with the least Ĉ, which then grows by the record's estimated cost (listing III.2).
 
     Until every replica has sent its matrices, round-robin: about 2·N·k records. A greedy schedule takes at most
     (2 − 1/k) times as long as the best one (theorem 4.2), if the estimates are right.
 
     Of a micro-batch the scheduler knows more: all queues are empty when it starts, so Ĉ is 0 then, and the reports of the last
-    one are in. Each upstream task schedules its own share. When the number of replicas changes, it is back to round-robin
-    until the new ones have sent their matrices; those of the others are kept, while C starts anew for all.
+    one are in. Each upstream task schedules its own share. When the number of replicas changes, it returns to round-robin
+    until the new ones have sent their matrices; the others retain theirs, while C starts again for all.
     """
 
     kind: ClassVar[str] = "group"
     name: ClassVar[str] = "posg"
     source: ClassVar[str] = "POSG, section III"
-    summary: ClassVar[str] = "to the task with the least estimated work, by sketches of what keys cost"
+    summary: ClassVar[str] = "to the task with the least estimated work, by sketches of keys' costs"
 
-    window: int = parameter(1024, "records", minimum=1, help="N: a replica looks at its matrices every N records")
+    window: int = parameter(1024, "records", minimum=1, help="N: a replica checks its matrices every N records")
     tolerance: float = parameter(0.1, minimum=0, help="μ: the relative change of the matrices up to which they are stable")
     epsilon: float = parameter(0.05, minimum=1e-6, maximum=1, help="ε: the matrices have e/ε columns")
     delta: float = parameter(0.1, minimum=1e-9, maximum=1, help="δ: the matrices have log₂(1/δ) rows")
     clock: bool = parameter(True, help="C is the time since a replica's first record; no: the time that it was busy")
-    resync: int = parameter(-1, "records", minimum=-1, help="synchronise after so many in RUN; -1: N·k, 0: only for matrices")
+    resync: int = parameter(
+        -1, "records", minimum=-1, help="synchronise after this many records in RUN; -1: N·k, 0: only for matrices"
+    )
     literal: bool = parameter(False, help="as in the paper's text: μ = 0.05, busy time, no resync, η over empty cells too")
     columns_27: bool = parameter(False, help="2.7/ε columns: the paper's 54 at ε = 0.05, where e/ε gives 55")
     weighted: bool = parameter(False, help="η weighs each cell by its records")
@@ -133,19 +135,19 @@ class Posg:
         return Online(machine, choose, completed)
 
     def _machine(self, k: int, seed: int, before: State | None = None) -> Machine:
-        """Both state machines for k replicas, with what is known of those that were there before."""
+        """Both state machines for k replicas, with the knowledge of the previous replicas."""
         r, c = self.shape
         clock, resync = self.clock and not self.literal, 0 if self.literal else self.resync
         period = self.window * k if resync < 0 else resync
         tolerance = LITERAL_TOLERANCE if self.literal else self.tolerance
         rules = [self.window, tolerance, period, clock, self.literal, self.weighted, self.send_changed_only]
         made = fresh(k, r, c, count_min.row_hashes(r, seed), np.array(rules, dtype=np.float64))
-        kept = PER_REPLICA if before is None or len(before["known"]) != k else PER_REPLICA + SINCE_CHANGE
-        if before is None or before["F"].shape[1:] != (r, c) or not before.keys() >= set(kept):
+        retained = PER_REPLICA if before is None or len(before["known"]) != k else PER_REPLICA + SINCE_CHANGE
+        if before is None or before["F"].shape[1:] != (r, c) or not before.keys() >= set(retained):
             return made
         made.hashes[:] = before["hashes"]
         remain = min(k, len(before["known"]))
-        for name in kept:
+        for name in retained:
             getattr(made, name)[:remain] = before[name][:remain]
         for name in ("began", "messages", "tuples"):
             getattr(made, name)[:] = before[name]

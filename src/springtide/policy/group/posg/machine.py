@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806, N815 - the paper's names
-"""POSG's two state machines, record by record: see ``posg``, which says what they do.
+"""POSG's two state machines, record by record; ``posg`` describes them.
 
-Control messages arrive at once; that they are late is the simulator's affair, which may delay ``completed``.
+Control messages arrive at once; the simulator may delay them by delaying ``completed``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Bools = npt.NDArray[np.bool_]
 
 
 class Machine(NamedTuple):
-    """The instances' state machines, the scheduler's, and what is on its way between them. [k] unless noted."""
+    """The instances' state machines, the scheduler's, and the messages between them. [k] unless noted."""
 
     hashes: Hashes  # [r, 3]
     rules: _Floats  # [7] WINDOW and so on
@@ -56,13 +56,13 @@ class Machine(NamedTuple):
 
 
 PER_REPLICA = ("F", "W", "S", "stabilizing", "executed", "done", "spent", "sent_F", "sent_W", "mean", "known")
-"""What stays with a replica when their number changes."""
+"""The state that a replica retains when their number changes."""
 SINCE_CHANGE = ("busy", "first")
-"""What C is made of: it counts from the same moment for all of them, or one that is new would seem to have had no work."""
+"""The parts of C, which counts from the same moment for all: otherwise a new replica would seem to have had no work."""
 
 
 def fresh(k: int, r: int, c: int, hashes: Hashes, rules: _Floats) -> Machine:
-    """Nothing executed, nothing known."""
+    """The initial state."""
 
     def matrices() -> Matrix:
         return np.zeros((k, r, c))
@@ -112,7 +112,7 @@ def choose(state: Machine, key: int, now: float, free: _Floats, queue: _Ints) ->
 
 @kernel
 def least(loads: _Floats) -> int:
-    """Where the least is; of equal ones the first."""
+    """The index of the least load; of equal loads the first."""
     best = 0
     for i in range(1, len(loads)):
         if loads[i] < loads[best]:
@@ -224,6 +224,6 @@ def clear(A: Matrix) -> None:
 @kernel
 def all_known(known: _Bools) -> bool:
     count = 0
-    for one in known:
-        count += one
+    for sent in known:
+        count += sent
     return count == len(known)

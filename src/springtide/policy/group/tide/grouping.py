@@ -1,16 +1,16 @@
-"""Tide: Springtide's own grouping, by what records are expected to cost.
+"""Tide: Springtide's own grouping, by the expected costs of records.
 
-From POSG it has the greedy scheduler and the sketches of costs by key. What it does otherwise:
+From POSG it has the greedy scheduler and the sketches of costs by key. The differences:
 
-- All replicas' reports are merged into one picture of the costs, so a key has to be seen once, not once per replica; what
-  is different about a replica is one number, its speed factor. Estimates serve from the first report on.
-- The keys that cost the most are kept exactly, each with its mean; the others share a Count-Min pair.
-- A key's estimate leans on its own mean as far as keys differ more than the records of one key do (Bühlmann and Straub,
-  Glaubwürdigkeit für Schadensätze, 1970): where costs have nothing to do with the key, all estimates are the same, and
-  records are dealt out in turn.
-- What was learned ages, by half every ``half_life`` records.
-- A whole micro-batch is known at once, so its longest records are placed first. Record by record, an idle replica is
-  lifted to now, and every report sets a replica's backlog right.
+- The reports of all replicas are merged, so a key has to be measured once, not once per replica; a replica differs from others
+  by its speed factor only. Estimates are used from the first report on.
+- The most expensive keys are stored exactly, each with its mean; the others share a Count-Min pair.
+- A key's own mean counts in its estimate as far as keys differ more than the records of a key (Bühlmann and Straub,
+  Glaubwürdigkeit für Schadensätze, 1970): where costs do not depend on the key, all estimates are the same, and records are
+  routed in turn.
+- Measurements age, by half every ``half_life`` records.
+- A whole micro-batch is known at once, so its longest records are placed first. Record by record, an idle replica counts as
+  free from now on, and every report corrects a replica's backlog.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from springtide.policy.registry import parameter, validate
 
 Floats = npt.NDArray[np.float64]
 
-REMEMBERED = 20
+SPEED_BATCHES = 20
 """Batches over which a replica's speed is averaged."""
-SURE = 3.0
-"""Standard errors by which a replica's speed has to differ from the others', on average, to be believed. Its records of one
-batch may be off by a tenth, and a factor that follows that makes the next batch uneven."""
+SIGNIFICANT_ERRORS = 3.0
+"""Ignore a replica's speed unless it differs from the others' by this many standard errors. Its records of a batch may be off
+by a tenth, and a factor that follows that makes the next batch uneven."""
 
 AGEING = ("weights", "seconds", "F", "W", "noise")
-SHORTEST_S = 1e-6
-"""What a clock says was shorter counts as this: calling a function takes no less."""
-ALIKE = 0.05
-"""Costs that spread by less, over their mean, are taken for the same, and records dealt out in turn."""
+MIN_COST_S = 1e-6
+"""Shorter times count as this: calling a function takes no less."""
+EQUAL_SPREAD = 0.05
+"""Costs with a smaller standard deviation, relative to their mean, count as equal, and records are routed in turn."""
 
 
 @dataclass(frozen=True)
 class Tide:
-    """Every record to the target that is expected to be free first, the longest first.
+    """Routes each record to the target that is expected to be free first; the longest records come first.
 
     >>> tide = Tide()
     >>> seen = TaskCosts.of(0, np.array([1, 2, 3], dtype=np.uint64), np.array([0.030, 0.010, 0.020]))
@@ -57,14 +57,16 @@ class Tide:
     kind: ClassVar[str] = "group"
     name: ClassVar[str] = "tide"
     source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "by expected cost, learned by key: the longest record first, to whom is free first"
+    summary: ClassVar[str] = "by expected cost, learned by key: the longest record first, to the task that is free first"
 
-    half_life: float = parameter(100_000.0, unit="records", minimum=1, help="after so many, what was learned counts half")
-    exact: int = parameter(16_384, unit="keys", minimum=8, help="how many keys are kept exactly; the others are sketched")
+    half_life: float = parameter(
+        100_000.0, unit="records", minimum=1, help="records after which the weight of a measurement is half"
+    )
+    exact: int = parameter(16_384, unit="keys", minimum=8, help="how many keys are stored exactly; the others are sketched")
     epsilon: float = parameter(0.005, minimum=1e-6, maximum=1, help="the sketch has e/epsilon columns")
     delta: float = parameter(0.1, minimum=1e-9, maximum=0.5, help="the sketch has log2(1/delta) rows")
     report_every: int = parameter(
-        16, unit="records", minimum=1, help="record by record: how many a replica does between two reports"
+        16, unit="records", minimum=1, help="record by record: how many a replica processes between two reports"
     )
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class Tide:
         return {
             "keys": np.zeros(0, dtype=np.uint64), "weights": none, "seconds": none,  # the exact ones
             "F": counted, "W": summed,  # the others
-            "noise": np.zeros(2),  # squares of what single records differ from their key's mean, and how many
+            "noise": np.zeros(2),  # squared deviations of records from their key's mean, and their number
             "speed": none, "speed_squared": none, "batches": none,  # of each replica: log(seconds / expected), on average
         }  # fmt: skip
 
@@ -104,7 +106,7 @@ class Tide:
             return {}
         costs, prior = _believed(state)
         factors = _factors(state, width)
-        if max(_spread(costs, state["weights"]), _spread(factors, np.ones(width))) < ALIKE:
+        if max(_spread(costs, state["weights"]), _spread(factors, np.ones(width))) < EQUAL_SPREAD:
             return {}
         table = {
             "keys": state["keys"],
@@ -132,7 +134,7 @@ class Tide:
         return count_min.cells(count_min.row_hashes(self._rows, seed=0), self._columns, keys)
 
     def _estimates(self, table: Table, keys: Hashes) -> Floats:
-        """What each record is expected to cost."""
+        """The expected cost of each record."""
         costs: Floats = np.full(len(keys), table["prior"][0])
         at, known = _found(table["keys"], keys)
         costs[known] = table["costs"][at[known]]
@@ -142,12 +144,12 @@ class Tide:
         return costs
 
     def _aged(self, state: State, records: int) -> dict[str, Any]:
-        """What was learned, after so many more records."""
-        kept = 0.5 ** (records / self.half_life)
-        return {name: values * kept if name in AGEING else values for name, values in state.items()}
+        """The state, aged by this many records."""
+        decay = 0.5 ** (records / self.half_life)
+        return {name: values * decay if name in AGEING else values for name, values in state.items()}
 
     def _bounded(self, state: dict[str, Any]) -> State:
-        """If there are more keys than are kept exactly, the cheapest of them move into the sketch, a tenth at a time."""
+        """Above the limit of exact keys, the cheapest of them move into the sketch, a tenth at a time."""
         if len(state["keys"]) <= self.exact:
             return state
         excess = len(state["keys"]) - self.exact * 9 // 10
@@ -171,14 +173,14 @@ def _found(known: Hashes, keys: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDAr
 
 
 def _log_means(seconds: Floats, weights: Floats) -> Floats:
-    return np.log(np.maximum(seconds / np.maximum(weights, 1e-9), SHORTEST_S))
+    return np.log(np.maximum(seconds / np.maximum(weights, 1e-9), MIN_COST_S))
 
 
 def _added(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> dict[str, Any]:
     """The exact keys with these records added, still in order.
 
-    A key's mean is the geometric one of its reports: a record that was held up for a second by a pause of its worker
-    would otherwise make its key seem dear for a long time.
+    A key's mean is the geometric mean of its reports: otherwise a record that a pause of its worker delays for a second
+    would make its key seem expensive for a long time.
     """
     at, known = _found(state["keys"], keys)
     weights, sums = state["weights"].copy(), state["seconds"].copy()
@@ -197,10 +199,10 @@ def _added(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> dict[
 
 
 def _surprise(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> Floats:
-    """How far the records of known keys were from their key's mean: squares, as of single records, and how many keys.
+    """The deviations of known keys' records from their key's mean: squares, as of single records, and the number of keys.
 
-    A mean of n records differs from one of w records by a variance of σ²(1/n + 1/w). All of it in logarithms: what differs
-    is how many times longer a record takes, and one that took a hundred times as long must not drown all others.
+    A mean of n records differs from one of w records by a variance of σ²(1/n + 1/w). All in logarithms, so that a record
+    that took a hundred times as long does not outweigh all others.
     """
     at, known = _found(state["keys"], keys)
     weights = np.maximum(state["weights"][at[known]], 1e-9)
@@ -209,13 +211,13 @@ def _surprise(state: State, keys: Hashes, counts: Floats, seconds: Floats) -> Fl
 
 
 def _believed(state: State) -> tuple[Floats, float]:
-    """What a record of each exact key is expected to cost, and one of a key that was never seen."""
+    """The expected cost of a record of each exact key, and of a record of a new key."""
     prior, credit = _credibility(state)
     return (state["seconds"] + credit * prior) / (state["weights"] + credit), prior
 
 
 def _credibility(state: State) -> tuple[float, float]:
-    """The mean of the keys' means, and how many records of its own a key needs to be believed as much as that.
+    """The mean of the keys' means, and the records that a key needs for its own mean to count as much as that.
 
     κ = σ² within a key / variance between keys. The keys' means vary by the latter and by σ²/w.
     """
@@ -236,7 +238,7 @@ def _spread(values: Floats, weights: Floats) -> float:
 
 
 def _speeds(state: State, width: int, tasks: Sequence[TaskCosts]) -> dict[str, Floats]:
-    """How much longer than expected each replica took, beside the others, averaged over the last batches."""
+    """How much longer than expected each replica took, relative to the others, averaged over the last batches."""
     names = ("speed", "speed_squared", "batches")
     mean, squared, batches = (_resized(state[name], width) for name in names)
     if len(state["keys"]):
@@ -250,7 +252,7 @@ def _speeds(state: State, width: int, tasks: Sequence[TaskCosts]) -> dict[str, F
         if len(seen) > 1:
             off = np.log(took[seen] / thought[seen])
             off -= off.mean()
-            batches[seen] = np.minimum(batches[seen] + 1, REMEMBERED)
+            batches[seen] = np.minimum(batches[seen] + 1, SPEED_BATCHES)
             mean[seen] += (off - mean[seen]) / batches[seen]
             squared[seen] += (off**2 - squared[seen]) / batches[seen]
     return dict(zip(names, (mean, squared, batches), strict=True))
@@ -263,9 +265,9 @@ def _resized(values: Floats, width: int) -> Floats:
 
 
 def _factors(state: State, width: int) -> Floats:
-    """Each replica's speed factor: 1 unless it was slower or faster than the others for long enough to be sure."""
+    """Each replica's speed factor: 1 unless it was significantly slower or faster than the others."""
     mean, squared, batches = (_resized(state[name], width) for name in ("speed", "speed_squared", "batches"))
     error = np.sqrt(np.maximum(squared - mean**2, 0.0) / np.maximum(batches, 1.0))
-    sure = (batches >= REMEMBERED / 2) & (np.abs(mean) > SURE * error)
+    sure = (batches >= SPEED_BATCHES / 2) & (np.abs(mean) > SIGNIFICANT_ERRORS * error)
     factors = np.exp(np.clip(np.where(sure, mean, 0.0), -2.3, 2.3))
     return np.asarray(factors / factors.mean())

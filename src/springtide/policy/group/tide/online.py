@@ -1,15 +1,14 @@
 """Tide record by record: kernels, which the simulator compiles.
 
-Each replica notes what its records cost and, every ``report_every`` records, reports: the notes, and that it is done
-with so many. The scheduler keeps for each replica when it expects it to be free, an absolute time. A choice takes the
-replica that is free first and adds the record's estimate, from now on if the replica is idle. A report sets that time
-right: it is now plus the estimates of the records that the replica has not finished.
+Each replica notes the costs of its records and, every ``report_every`` records, reports these notes and the number of records
+processed. The scheduler stores the time at which it expects each replica to be free. A choice takes the replica that is free
+first and adds the record's estimate, from now on if the replica is idle. A report corrects that time: it is now plus the
+estimates of the records that the replica has not finished.
 
 The exact keys are in sets of eight, as in a processor's cache: a new key takes a free place of its set, or that of the
 cheapest key, which moves into the sketch. Weights are counted in a unit that grows by 2 every half-life, so nothing has
-to be aged; before the unit is too large for a float, everything is scaled back. Sums over the keys are kept up to date key
-by key, and made anew once for every so many records as there are places: what has become of a key that is not seen any more,
-and what a float forgets, is set right then.
+to be aged; before the unit is too large for a float, everything is scaled back. Sums over the keys are updated key by key, and
+computed again after as many records as there are places: that corrects the ageing of unused keys, and rounding errors.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ Ints = npt.NDArray[np.int64]
 
 WAYS = 8
 BACKLOG = 1 << 15
-"""The most records of a replica whose estimates are remembered; beyond that a report is not used."""
+"""Limits the stored estimates of a replica's records; with a longer backlog, a report is not used."""
 LARGEST_UNIT = 1e60
-TRIED = 20.0
-"""A replica's speed is believed as if so many records of speed 1 had been seen before."""
+PRIOR_SPEED_RECORDS = 20.0
+"""Assumed records of speed 1 before the measurements of a replica's speed."""
 SPEED_HALF_LIFE = 500.0
-"""Records of a replica after which what was seen of its speed counts half."""
+"""Records of a replica after which the weight of a speed measurement is half."""
 UNIT, KEYS, MEANS, SQUARES, INVERSE, NOISE, NOTED, RECORDS, SECONDS, SUMMED = range(10)
 
 
 class Knowledge(NamedTuple):
-    """What is known of the costs, and of every replica."""
+    """The knowledge of the costs, and of every replica."""
 
     keys: npt.NDArray[np.uint64]  # the exact keys: [sets, ways]
     weights: Floats  # 0: a free place
@@ -55,7 +54,7 @@ class Knowledge(NamedTuple):
     observed: Floats
     expected: Floats
     sent: Ints  # records sent to each replica
-    done: Ints  # records that it is done with, as far as is known
+    done: Ints  # records processed, as far as is known
     known: Floats  # estimates of what was sent, summed up to each record: [replicas, BACKLOG]
     unknown: Ints  # records without an estimate, summed up alike
     total: Floats  # the same sums by now: [replicas, 2]
@@ -67,7 +66,7 @@ class Knowledge(NamedTuple):
 
 
 def begin(k: int, exact: int, r: int, c: int, half_life: float, every: int, before: Any) -> Knowledge:
-    """Nothing is known; or, after a change of the number of replicas, what was known of keys and remaining replicas."""
+    """Empty knowledge; or, after a change of the number of replicas, that of the keys and the remaining replicas."""
     sets = 1 << max(0, (exact // WAYS - 1).bit_length())
     made = Knowledge(
         np.zeros((sets, WAYS), dtype=np.uint64), np.zeros((sets, WAYS)), np.zeros((sets, WAYS)), np.zeros((sets, WAYS)),
@@ -90,7 +89,7 @@ def begin(k: int, exact: int, r: int, c: int, half_life: float, every: int, befo
 
 @kernel
 def choose(state: Knowledge, key: int, now: float, free: Floats, queue: Ints) -> int:
-    """The replica that is expected to be free first; in turn while nothing is known, and among equals."""
+    """The replica that is expected to be free first; in turn without knowledge, and among equals."""
     k = len(free)
     state.turn[0] = (state.turn[0] + 1) % k
     target = state.turn[0]
@@ -144,8 +143,8 @@ def _report(state: Knowledge, target: int, now: float) -> None:
 
 @kernel
 def _learn_speed(state: Knowledge, target: int) -> None:
-    """What a replica's records took, and were expected to; then all factors, which have a mean of 1."""
-    tried = TRIED * _mean(state.sums)
+    """Learn the measured and expected times of a replica's records; then update all factors, whose mean is 1."""
+    tried = PRIOR_SPEED_RECORDS * _mean(state.sums)
     if not tried > 0:
         return
     keep = 0.5 ** (1 / SPEED_HALF_LIFE)
@@ -164,7 +163,7 @@ def _learn_speed(state: Knowledge, target: int) -> None:
 
 @kernel
 def _learn(state: Knowledge, key: int, seconds: float) -> None:
-    """One record, as of a replica of speed 1: its key's mean, and how far records are from their key's mean."""
+    """Learn a record, as of a replica of speed 1: its key's mean, and the deviation from it."""
     sums = state.sums
     ways = int(key % len(state.keys))
     way = _way(state, ways, key)
@@ -204,7 +203,7 @@ def _learn(state: Knowledge, key: int, seconds: float) -> None:
 
 @kernel
 def _count(state: Knowledge, ways: int, way: int, sign: float) -> None:
-    """Add a key to the sums over the keys, or take out what it has added."""
+    """Add a key to the sums over the keys, or subtract it."""
     sums, mean = state.sums, state.seconds[ways, way] / state.weights[ways, way]
     sums[KEYS] += sign
     sums[MEANS] += sign * mean
@@ -214,7 +213,7 @@ def _count(state: Knowledge, ways: int, way: int, sign: float) -> None:
 
 @kernel
 def _sum_up(state: Knowledge) -> None:
-    """The sums over the keys, made anew."""
+    """Compute the sums over the keys again."""
     for name in (KEYS, MEANS, SQUARES, INVERSE, SUMMED):
         state.sums[name] = 0.0
     for ways in range(state.weights.shape[0]):
@@ -226,13 +225,13 @@ def _sum_up(state: Knowledge) -> None:
 
 @kernel
 def _mean(sums: Floats) -> float:
-    """Seconds per record; 0 as long as there is none."""
+    """Seconds per record; 0 without any."""
     return sums[SECONDS] / sums[RECORDS] if sums[RECORDS] > 0 else 0.0
 
 
 @kernel
 def _way(state: Knowledge, ways: int, key: int) -> int:
-    """Where in its set a key is, or is to be."""
+    """The place of a key in its set, or the place for it."""
     best = 0
     for way in range(WAYS):
         if state.weights[ways, way] > 0 and state.keys[ways, way] == key:
@@ -251,7 +250,7 @@ def _is_exact(state: Knowledge, key: int) -> bool:
 
 @kernel
 def _estimate(state: Knowledge, key: int) -> float:
-    """What a record of this key is expected to cost on a replica of speed 1."""
+    """The expected cost of a record of this key on a replica of speed 1."""
     sums = state.sums
     prior = sums[MEANS] / sums[KEYS]
     ways = int(key % len(state.keys))
@@ -266,7 +265,7 @@ def _estimate(state: Knowledge, key: int) -> float:
 
 @kernel
 def _credit(sums: Floats, prior: float) -> float:
-    """How many records of its own a key needs to be believed as much as the mean of all (see ``tide._credibility``)."""
+    """The records that a key needs for its own mean to count as much as the mean of all (see ``tide._credibility``)."""
     if sums[NOTED] < 1 or sums[KEYS] < 2:
         return 0.0
     within = sums[NOISE] / sums[NOTED]

@@ -3,7 +3,7 @@
 To read in this order.
 
     policy  the policy: what it measures, forecasts and decides
-    replay  what so many replicas would make of what may come
+    replay  simulates possible inputs on numbers of replicas
     uneven  how much chance adds to the waits
 """
 

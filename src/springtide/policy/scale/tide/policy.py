@@ -43,51 +43,52 @@ Ints = npt.NDArray[np.int64]
 
 ENSEMBLE = Ensemble(members="last, moving-average, best-fit, holt-winters")
 BLOCKS = 6
-"""Of an interval. One block sees a rise only when the interval is over; of many, each is noisy."""
-KEPT = 240
-"""Intervals that are played again. With twice as many, in twice the state, NAB's tweets are late 2 % less, at 0.2 % more."""
-FINEST = 60
-"""Parts into which an interval is cut at most: seconds, up to a minute."""
-FADES = 160.0
-"""After so many intervals one counts half."""
-LEVEL = 0.5
-"""How far another level may be, as a logarithm, for an interval to tell something about this one; far off it counts 5 %."""
-RESTLESS = 0.8
-"""The same of how wrong forecasts were just before, as errors come in clusters; far off it counts 10 %. By a fluid model of
+"""Blocks of an interval. With a single block, a rise shows only after the interval; with many, each is noisy."""
+RETAINED_INTERVALS = 240
+"""Limits the intervals that are played again. With twice as many, in twice the state, NAB's tweets are late for 2 % less
+time, at 0.2 % more cost."""
+MAX_PARTS = 60
+"""Limits the parts of an interval: seconds, up to a minute."""
+HALF_LIFE = 160.0
+"""Intervals after which the weight of an interval is half."""
+LEVEL_WIDTH = 0.5
+"""Width of the weight of intervals at another level, as a logarithm; far away it is 5 %."""
+UNREST_WIDTH = 0.8
+"""The same for the last forecasts' error, because errors come in clusters; far away it is 10 %. By a fluid model of
 four operators: psps_sbac costs 1.097 of the clairvoyant's instead of 1.110, late for 3 s either way; EDF's taxis 1.089 instead
 of 1.095, late for 124 s instead of 112."""
-CALM = 0.01
-"""An error, as a logarithm, that tells nothing."""
+MIN_UNREST = 0.01
+"""Smallest error, as a logarithm, that matters."""
 SURPRISE = 1.5
-"""An interval that came to more than so many times its forecast is a surprise, and ..."""
+"""An interval with more than this many times its forecast is a surprise, and ..."""
 SIZES = (0.5, 1.0, 1.5)
-"""... is played at these parts of its logarithm: what was four times the forecast also as twice and as eight times. By the
+"""... is played at these parts of its logarithm: four times the forecast also as twice and as eight times. By the
 fluid model psps_dns is late for 106 s instead of 147 at 2.5 % more, NAB's tweets for 10,391 instead of 10,683 at 0.5 % more,
 and S1 and S2 of DABS-Storm, as late, take 1.25 and 1.43 of the clairvoyant's replicas instead of 1.30 and 1.59."""
-LARGEST = 1e12
-"""Times the forecast; what is more is without bound."""
-FEW = 10.0
-"""Records at the forecast's rate that are added to what came in a block, so that a handful tells little of the rate."""
-BENT = 4.0
-"""By how much an interval that is played is bent at most, to begin at the rate of this moment."""
-DOUBTS = (0.9, 1.0, 1.1, 1.2)
-"""What may come, relative to the forecast, while nothing is known of forecasts; it counts half after every four intervals."""
-USUAL = 1500
-"""Intervals over which the usual number of replicas is averaged. A price that follows the load pays much for a late second by
-day and little by night: by a fluid model, NAB's tweets, as late, take 1.8 % less than with 300 intervals."""
-BEGINNING = 300
-"""Intervals for which the first one counts in it: a stream that begins with a rise is not what is usual yet."""
-AT_ONCE = 8
-"""Candidates that are played together; of up to 48, one or two such groups are mostly all."""
-MEMORY = 0.5
-"""What the intervals before weigh in a record's cost, beside this one."""
+MAX_RATIO = 1e12
+"""Limits an interval relative to its forecast, which may be near 0."""
+PRIOR_RECORDS = 10.0
+"""Records at the forecast's rate that are added to a block, because a few records say little about the rate."""
+MAX_BEND = 4.0
+"""Limits the factor by which a played interval is bent to begin at the present rate."""
+PRIOR_RATIOS = (0.9, 1.0, 1.1, 1.2)
+"""Possible inputs, relative to the forecast, before any forecast was tested; their weight halves every four intervals."""
+USUAL_INTERVALS = 1500
+"""Intervals over which the usual number of replicas is averaged. A price that follows the load is high by day
+and low by night: by a fluid model, NAB's tweets, as late, take 1.8 % less than with 300 intervals."""
+INITIAL_WEIGHT = 300
+"""Weight of the first interval in that mean, because a stream may begin with a rise."""
+GROUP_SIZE = 8
+"""Candidates that are played together; of up to 48, mostly only one or two groups are played."""
+COST_MEMORY = 0.5
+"""Weight of the previous intervals in a record's cost."""
 DEFAULT_TARGET_S = 1.0
-"""Where the user names no target."""
+"""The target of a run without one."""
 
 
 @dataclass(frozen=True)
 class Tide:
-    """The degrees that cost least, what is late included, for what may come in the next interval."""
+    """The cheapest degrees for the possible inputs of the next interval, the price of late seconds included."""
 
     kind: ClassVar[str] = "scale"
     name: ClassVar[str] = "tide"
@@ -95,7 +96,7 @@ class Tide:
     summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
-        30.0, "s", minimum=0.1, help="what a second above the target is worth, in seconds of as many replicas as are usual"
+        30.0, "s", minimum=0.1, help="the price of a second above the target, in seconds of the usual number of replicas"
     )
 
     def __post_init__(self) -> None:
@@ -130,8 +131,8 @@ class Tide:
             name: (degree, f"{reason}: {share:.3g} replicas of work, {degree}")
             for name, degree, share in zip(graph.names, best.degrees, past["forecast"] * graph.work_s, strict=True)
         }
-        kept = {"usual": usual, "counted": counted, "regret": best.regret, "had": graph.degrees.tolist()}
-        return {**past, **kept}, changes(snapshot, wanted)
+        after = {"usual": usual, "counted": counted, "regret": best.regret, "had": graph.degrees.tolist()}
+        return {**past, **after}, changes(snapshot, wanted)
 
     def _cheapest(self, snapshot: Snapshot, graph: replay.Graph, past: State, usual: float, target_s: float) -> _Choice:
         """Play what may come against all numbers of replicas that may be worth it."""
@@ -144,8 +145,8 @@ class Tide:
         length = snapshot.interval_s / past["bins"]
         paid = replay.paid(graph, degrees, forecast, in_turns)
         there = snapshot.there / paid if in_turns and snapshot.there else None
-        held = replay.held(graph, capacity, there, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
-        allowed = (replay.ROOM * target_s - latency) / length
+        available = replay.available(graph, capacity, there, round((snapshot.starting_s or 0.0) / length), coming.shape[1])
+        allowed = (replay.TARGET_SHARE * target_s - latency) / length
         price = self.late_price * usual
         most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
         likely = _median(coming[:, : past["bins"]].mean(axis=1), weights)
@@ -157,7 +158,7 @@ class Tide:
         for some in _cheapest_first(paid, keeps_up):
             if paid[some[0]] * snapshot.interval_s >= cost.min() + pause and not stays[some].any():
                 continue  # never late, they would still cost more than what was found
-            parts, left = replay.late(played, held[some] * length, graph.backlog, allowed[some])
+            parts, left = replay.late(played, available[some] * length, graph.backlog, allowed[some])
             late[some] = parts @ weights * length
             clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
             cost[some] = paid[some] * snapshot.interval_s + price * late[some] + clearing
@@ -173,13 +174,13 @@ class _Choice(NamedTuple):
 
 
 def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict[str, tuple[float, float]]:
-    """By operator the seconds of work for a record, and how many records tell it: the last ones count most."""
+    """By operator the seconds of work for a record, and the records measured: the last ones count most."""
     found = {name: (cost, weight) for name, (cost, weight) in before.items()}
     for operator in snapshot.operators:
         if operator.cost_s is not None and operator.served:
             cost, weight = found.get(operator.name, (0.0, 0.0))
-            total = MEMORY * weight + operator.served
-            found[operator.name] = ((MEMORY * weight * cost + operator.served * operator.cost_s) / total, total)
+            total = COST_MEMORY * weight + operator.served
+            found[operator.name] = ((COST_MEMORY * weight * cost + operator.served * operator.cost_s) / total, total)
     return found
 
 
@@ -189,7 +190,7 @@ def _arrivals(snapshot: Snapshot) -> Floats:
     lines = [source.arrivals or (rates[source.name],) for source in snapshot.sources if source.name in rates]
     if not lines:
         return np.zeros(0)
-    bins = max(1, min(FINEST, round(snapshot.interval_s)))  # batches tell of more or fewer seconds than the interval has
+    bins = max(1, min(MAX_PARTS, round(snapshot.interval_s)))  # batches tell of more or fewer seconds than the interval has
     total: Floats = np.zeros(bins)
     for line in lines:
         total = total + _resampled(np.asarray(line, dtype=np.float64), bins)
@@ -220,14 +221,14 @@ def _demanded(seconds: Floats, target_s: float) -> float:
 def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     """The series with this interval's blocks, the interval itself relative to its forecast, and the next forecast."""
     series, forecast = state.get("series", ENSEMBLE.initial()), state.get("forecast", 0.0)
-    intervals, levels, unrests = (list(state.get(kept, ())) for kept in ("intervals", "levels", "unrests"))
-    unrests = [math.log(CALM)] * (len(levels) - len(unrests)) + unrests  # a state that was kept before there was unrest
-    unrest, blocks = float(state.get("unrest", CALM)), _blocks(seconds)
+    intervals, levels, unrests = (list(state.get(name, ())) for name in ("intervals", "levels", "unrests"))
+    unrests = [math.log(MIN_UNREST)] * (len(levels) - len(unrests)) + unrests  # states of earlier versions have no unrests
+    unrest, blocks = float(state.get("unrest", MIN_UNREST)), _blocks(seconds)
     demands = [_demanded(block, target_s) for block in blocks]
     peak = max(demands)
     as_before = len(seconds) == state.get("bins", len(seconds))
     if not as_before:  # the interval has another length
-        intervals = [_resampled(np.array(one), len(seconds)).tolist() for one in intervals]
+        intervals = [_resampled(np.array(interval), len(seconds)).tolist() for interval in intervals]
     elif forecast > 0:
         intervals.append((seconds / forecast).round(3).tolist())  # in a quarter of the characters
         levels.append(round(math.log(forecast), 4))
@@ -239,21 +240,22 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     by_blocks = max(ahead[: len(blocks)]), max(ahead[len(blocks) :])
     long = alike.followed(state.get("long", {}), demands[-1], peak, by_blocks[0])
     return {
-        **state, "series": series, "bins": len(seconds), "intervals": intervals[-KEPT:], "levels": levels[-KEPT:],
-        "unrests": unrests[-KEPT:], "unrest": unrest,
+        **state, "series": series, "bins": len(seconds), "intervals": intervals[-RETAINED_INTERVALS:],
+        "levels": levels[-RETAINED_INTERVALS:],
+        "unrests": unrests[-RETAINED_INTERVALS:], "unrest": unrest,
         "long": long, "forecast": alike.mixed(long, by_blocks[0], 1), "after": alike.mixed(long, by_blocks[1], 2),
         "shape": (seconds / peak).tolist() if peak > 0 else [1.0] * len(seconds), "end": float(blocks[-1].mean()),
     }  # fmt: skip
 
 
 def _unrest(before: float, peak: float, forecast: float) -> float:
-    """How wrong forecasts have been lately: a mean of |ln(came/forecast)|, half of which is the last one's."""
+    """The recent error of forecasts: a mean of |ln(came/forecast)|, half of which is the last one's."""
     missed = abs(math.log(max(peak, 1e-8) / forecast))
-    return max(CALM, (before + min(missed, alike.WIDEST)) / 2)
+    return max(MIN_UNREST, (before + min(missed, alike.MAX_GROWTH)) / 2)
 
 
 def _countable(forecast: float | None) -> float:
-    """A forecast of less than a record in a year is one of nothing: relative to it, whatever comes is without bound."""
+    """A forecast, or 0 for less than a record in a year: relative to it, any input would be without bound."""
     return forecast if forecast is not None and forecast > 1e-8 else 0.0
 
 
@@ -280,40 +282,42 @@ def _graph(
 
 
 def _usual(state: State, need: float) -> tuple[float, int]:
-    """How many replicas are usual, by which being late is priced, and the number of intervals of which that is the mean."""
-    before, counted = float(state.get("usual", need)), min(USUAL, state.get("counted", BEGINNING - 1) + 1)
+    """The usual number of replicas, which scales the price of being late, and the number of intervals in that mean."""
+    before, counted = float(state.get("usual", need)), min(USUAL_INTERVALS, state.get("counted", INITIAL_WEIGHT - 1) + 1)
     return before + (need - before) / counted, counted
 
 
 def _scenarios(past: State, forecast: float, after: float, interval_s: float, starting_s: float) -> tuple[Floats, Floats]:
-    """[scenarios, parts] Records/s that may come, and how likely each is. Replicas that are asked for at the next interval's
-    end come ``starting_s`` later, so up to then the choice of now has to do."""
+    """[scenarios, parts] Possible inputs in records/s, and their weights. Replicas that are requested at the end of the next
+    interval start ``starting_s`` later, so the present choice has to suffice until then."""
     shape = np.array(past["shape"])
-    doubts, kept = np.outer(DOUBTS, shape), np.array(past["intervals"]).reshape(-1, len(shape))
+    doubts, intervals = np.outer(PRIOR_RATIOS, shape), np.array(past["intervals"]).reshape(-1, len(shape))
     ages = np.arange(len(past["intervals"]))[::-1]
-    near = np.exp(-((np.array(past["levels"]) - math.log(max(forecast, 1e-9))) ** 2) / (2 * LEVEL**2))
-    as_restless = np.exp(-((np.array(past["unrests"]) - math.log(past["unrest"])) ** 2) / (2 * RESTLESS**2))
+    near = np.exp(-((np.array(past["levels"]) - math.log(max(forecast, 1e-9))) ** 2) / (2 * LEVEL_WIDTH**2))
+    as_restless = np.exp(-((np.array(past["unrests"]) - math.log(past["unrest"])) ** 2) / (2 * UNREST_WIDTH**2))
     doubt = 0.5 ** (len(ages) / 4)
-    weights = np.concatenate([np.full(len(DOUBTS), doubt), 0.5 ** (ages / FADES) * (0.05 + near) * (0.1 + as_restless)])
-    lines, weights = _spread(np.concatenate([doubts, kept]), weights)
+    weights = np.concatenate(
+        [np.full(len(PRIOR_RATIOS), doubt), 0.5 ** (ages / HALF_LIFE) * (0.05 + near) * (0.1 + as_restless)]
+    )
+    lines, weights = _spread(np.concatenate([doubts, intervals]), weights)
     more = round(starting_s / interval_s * len(shape))
-    later = np.tile(lines, math.ceil(more / len(shape)))[:, :more] * after  # an executor may take longer than an interval
+    later = np.tile(lines, math.ceil(more / len(shape)))[:, :more] * after  # a start may take longer than an interval
     coming = _from_now(lines, past["end"], forecast, interval_s) * forecast
     return np.concatenate([coming, later], axis=1), weights / weights.sum()
 
 
 def _cheapest_first(paid: Ints, keeps_up: npt.NDArray[np.bool_]) -> list[Ints]:
-    """The candidates that keep up, a few at a time: after the first few the others are mostly too dear to be played."""
+    """The candidates that keep up, in groups: after the first groups the others are mostly too expensive."""
     those = np.flatnonzero(keeps_up)
     order = those[np.argsort(paid[those], kind="stable")]
-    return [order[first : first + AT_ONCE] for first in range(0, len(order), AT_ONCE)]
+    return [order[first : first + GROUP_SIZE] for first in range(0, len(order), GROUP_SIZE)]
 
 
 def _regret(past: State, graph: replay.Graph, more: float, pause: float) -> float:
-    """What staying has cost since the last change, this interval included, up to the price of the pause that a change brings.
+    """The cost of staying since the last change, this interval included, limited to the price of a change's pause.
 
-    How long a change will be good for nobody knows. Who rents skis until the rent is what they cost to buy pays at most twice
-    what somebody pays who knew: so a pause is worth it once staying has cost as much.
+    How long a change will be good is unknown. By the ski rental rule, changing once staying has cost as much as the pause
+    costs at most twice as much as with perfect knowledge.
     """
     before = float(past.get("regret", 0.0)) if past.get("had") == graph.degrees.tolist() else 0.0
     return min(pause, before + more)
@@ -325,18 +329,18 @@ def _median(values: Floats, weights: Floats) -> float:
 
 
 def _spread(lines: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """The same intervals, but surprises in several sizes: those that came are few, and the next will lie between or beyond."""
+    """The same intervals, but surprises in several sizes: they are few, and the next will have another size."""
     surprising = lines.max(axis=1) > SURPRISE
-    some, share = np.minimum(lines[surprising], LARGEST), weights[surprising] / len(SIZES)
+    some, share = np.minimum(lines[surprising], MAX_RATIO), weights[surprising] / len(SIZES)
     sizes = [some**size for size in SIZES]
     return np.concatenate([lines[~surprising], *sizes]), np.concatenate([weights[~surprising], *[share for _ in SIZES]])
 
 
 def _from_now(lines: Floats, now: float, forecast: float, interval_s: float) -> Floats:
-    """Intervals relative to the forecast, bent to begin at the rate of this moment; at their ends they are as they were."""
+    """Intervals relative to the forecast, bent to begin at the present rate; their ends do not change."""
     block = math.ceil(lines.shape[1] / BLOCKS)
     block_s = interval_s * block / lines.shape[1]
     first = lines[:, :block].mean(axis=1) * forecast
-    bend = np.clip((now * block_s + FEW) / (first * block_s + FEW), 1 / BENT, BENT)
+    bend = np.clip((now * block_s + PRIOR_RECORDS) / (first * block_s + PRIOR_RECORDS), 1 / MAX_BEND, MAX_BEND)
     bent: Floats = lines * bend[:, None] ** np.linspace(1, 0, lines.shape[1])
     return bent

@@ -1,4 +1,4 @@
-"""What so many replicas would make of what may come: tide's model of operators, played part by part of an interval."""
+"""Tide's model of operators: it plays possible inputs on numbers of replicas, part by part of an interval."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from springtide.policy.scale.slots import taken
 
 Floats = npt.NDArray[np.float64]
 
-ROOM = 0.65
-"""The part of the target that is planned with: what was measured is a mean, and the model is none. At 0.7, by a
-fluid model, DABS-Storm's S1 is late for 23 s instead of 13."""
-WIDEST = 48
-"""Numbers of replicas that are tried."""
+TARGET_SHARE = 0.65
+"""Plan with this part of the target: the measured latency is a mean. At 0.7, by a fluid model, DABS-Storm's S1 is late for 23 s
+instead of 13."""
+MAX_CANDIDATES = 48
+"""Limits the numbers of replicas that are tried."""
 BATCH_LATENCY = 1.5
-"""In micro-batches a record waits for half a batch on average, and then for its own."""
+"""Batches that a record waits for: half a batch on average, and then its own."""
 
-
-LEAST_USABLE = 0.5
-"""Where the fixed part of batches leaves no room for the target, batches get longer, until half of their time is work."""
+MIN_WORK_SHARE = 0.5
+"""At least this part of a batch's time is work: if the fixed part leaves less, batches get longer."""
 
 
 def reachable(target_s: float, batch_overhead_s: float | None) -> float:
     """The target to plan with. With less than half of a batch's planned time left for work, tide would ask for several times
     the replicas that the work takes, or give up; so the target is at least 4.6 times the fixed part of a batch. Planned with
-    ``ROOM``, records then take 3 times the fixed part.
+    ``TARGET_SHARE``, records then take 3 times the fixed part.
     """
-    return max(target_s, BATCH_LATENCY / (ROOM * LEAST_USABLE) * (batch_overhead_s or 0.0))
+    return max(target_s, BATCH_LATENCY / (TARGET_SHARE * MIN_WORK_SHARE) * (batch_overhead_s or 0.0))
 
 
 class Graph(NamedTuple):
@@ -48,18 +47,18 @@ class Graph(NamedTuple):
 
 
 def paid(graph: Graph, degrees: npt.NDArray[np.int64], rate: float, in_turns: bool) -> npt.NDArray[np.int64]:
-    """By candidate, how many replicas are paid for: all of them, or the slots on which stages take turns."""
+    """By candidate, its price in replicas: all of them, or the slots on which stages take turns."""
     return taken(degrees, rate * graph.work_s) if in_turns else degrees.sum(axis=1)
 
 
 def candidates(graph: Graph, forecast: float, slots: int | None, in_turns: bool) -> npt.NDArray[np.int64]:
-    """[candidates, operators] Degrees that may be worth it: so many replicas for the most work, the others in proportion."""
+    """[candidates, operators] Possible degrees: a number of replicas for the most work, the others in proportion."""
     heaviest = max(float(graph.work_s.max()), 1e-12)
     least, most = max(1, int(0.5 * forecast * heaviest)), max(2, math.ceil(8 * (forecast + graph.backlog) * heaviest) + 1)
     most = max(least, min(most, int(graph.limits.max())))
     steps = np.arange(least, most + 1)
-    if len(steps) > WIDEST:
-        steps = np.unique(np.geomspace(least, most, WIDEST).round().astype(np.int64))
+    if len(steps) > MAX_CANDIDATES:
+        steps = np.unique(np.geomspace(least, most, MAX_CANDIDATES).round().astype(np.int64))
     loads = steps[:, None] / heaviest
     degrees = np.clip(np.ceil(loads * graph.work_s - 1e-9), 1, graph.limits).astype(np.int64)
     fitting: npt.NDArray[np.int64] = degrees[paid(graph, degrees, forecast, in_turns) <= (slots or 10**9)]
@@ -105,22 +104,22 @@ def in_batches(
     busy = sum(operator.busy_s or 0.0 for operator in snapshot.operators)
     spent = sum(seconds for _, seconds in snapshot.batches)
     fixed = max(0.0, spent - busy / max(1, snapshot.plan.slots)) / len(snapshot.batches)
-    usable = max(LEAST_USABLE, 1 - BATCH_LATENCY * fixed / (ROOM * target_s))
+    usable = max(MIN_WORK_SHARE, 1 - BATCH_LATENCY * fixed / (TARGET_SHARE * target_s))
     capacity = slots.astype(np.float64) * (usable / max(float(graph.work_s.sum()), 1e-12))
     return capacity, np.zeros(len(slots))
 
 
-def held(graph: Graph, capacity: Floats, there: Floats | None, starting: int, parts: int) -> Floats:
-    """[candidates, parts] The capacity over time: new replicas are there only after ``starting`` parts.
+def available(graph: Graph, capacity: Floats, there: Floats | None, starting: int, parts: int) -> Floats:
+    """[candidates, parts] The capacity over time: new replicas start after ``starting`` parts.
 
-    ``there``: the share of each candidate's slots that is there now; without it, those of the degrees in force are.
+    ``there``: the present share of each candidate's slots; without it, the slots of the degrees in force.
     """
-    held = np.repeat(capacity[:, None], parts, axis=1)
+    found = np.repeat(capacity[:, None], parts, axis=1)
     if starting:
         in_force = np.full(len(capacity), (graph.degrees / np.maximum(graph.work_s, 1e-12)).min())
         now = np.minimum(capacity, in_force if there is None else capacity * there)
-        held[:, :starting] = np.maximum(now, 1e-9)[:, None]
-    return held
+        found[:, :starting] = np.maximum(now, 1e-9)[:, None]
+    return found
 
 
 def late(coming: Floats, capacity: Floats, backlog: float, allowed: Floats) -> tuple[Floats, Floats]:
@@ -145,10 +144,10 @@ def late(coming: Floats, capacity: Floats, backlog: float, allowed: Floats) -> t
 
 
 def clearing(work: Floats, price: float, interval_s: float, most: float) -> Floats:
-    """What it will cost to work off a queue of so many replica-seconds, with at most so many replicas more.
+    """The cost of clearing a queue of ``work`` replica-seconds, with at most ``most`` more replicas.
 
-    With N more it takes work/N seconds, which are late, and they are kept for an interval: N·interval + price·work/N, least at
-    N = √(price·work/interval). If that is more than there can be, it takes longer than an interval, with all of them.
+    With N more it takes work/N seconds, which are late, and they stay for an interval: N·interval + price·work/N, least at
+    N = √(price·work/interval). If ``most`` is less, it takes longer than an interval, with all of them.
     """
     best = np.sqrt(price * work / interval_s)
     return np.where(best <= most, 2 * best * interval_s, work * (1 + price / most))

@@ -1,4 +1,4 @@
-"""How much of M/M/k's wait there is: less where records come and are served more evenly than by chance.
+"""The measured part of M/M/k's wait: less than 1 where records come and are served more evenly than by chance.
 
 Allen and Cunneen: the wait is about (c_a² + c_s²)/2 times that of M/M/k. Neither spread is measured, but the wait is.
 """
@@ -12,48 +12,48 @@ import numpy as np
 from springtide.model.snapshot import Snapshot
 from springtide.policy.scale.tide import replay
 
-FADING = 0.95
-"""What the intervals before weigh in an operator's waits, beside this one: 20 of them count."""
-BELIEVED = 0.25
-"""The wait that counts as measured in the beginning, in a record's cost: M/M/k holds until more than that was expected."""
-FULL = 0.95
-"""Above such a load a queue goes by what came before, and not by the load."""
-LEAST = 0.6
-"""No less than this part of M/M/k's wait is planned for: with none, a replica less holds what comes evenly, and nothing more.
+WAIT_MEMORY = 0.95
+"""Weight of the previous intervals in an operator's waits: about 20 count."""
+PRIOR_WAIT = 0.25
+"""The wait that counts as measured at first, in costs of a record: M/M/k is assumed until more was expected."""
+MAX_LOAD = 0.95
+"""Above this load a queue depends on earlier arrivals, and not on the load."""
+MIN_PART = 0.6
+"""Plan for at least this part of M/M/k's wait: with none, there would be no reserve for an uneven input.
 On DABS-Storm's S1, all even, a record that waits for nothing leaves one replica at 10/s, and the next step is 10 s late."""
 
 Waits = Mapping[str, Sequence[float]]
-"""By operator the seconds that records waited, those by M/M/k, and how many records were waiting at last."""
+"""By operator the seconds that records waited, those by M/M/k, and the last backlog."""
 
 
 def followed(before: Waits, snapshot: Snapshot, target_s: float) -> dict[str, tuple[float, float, float]]:
     """The sums after an interval, of which the last count most. In sums, an interval counts by the wait that was expected.
 
-    Where a queue was before or is left, or the replicas were all but busy, it is not chance that made records wait; in batches
-    they wait for the batch.
+    With a queue before or after, or with nearly busy replicas, records do not wait by chance; in batches they wait for the
+    batch.
     """
     found = {name: (waited, modelled, queue) for name, (waited, modelled, queue) in before.items()}
-    told = [
+    measured = [
         (o, o.cost_s, o.latency_ms / 1000, o.rate)
         for o in (() if snapshot.batches else snapshot.operators)
         if o.cost_s is not None and o.latency_ms is not None and o.rate
     ]
-    if not told:
+    if not measured:
         return found
-    costs, rates = np.array([cost for _, cost, _, _ in told]), np.array([rate for _, _, _, rate in told])
-    degrees = np.array([max(1, o.degree) for o, _, _, _ in told], dtype=np.int64)
+    costs, rates = np.array([cost for _, cost, _, _ in measured]), np.array([rate for _, _, _, rate in measured])
+    degrees = np.array([max(1, o.degree) for o, _, _, _ in measured], dtype=np.int64)
     expected = replay.waiting(rates, costs, degrees, snapshot.interval_s).tolist()
-    for (o, cost, response, rate), modelled in zip(told, expected, strict=True):
-        start = BELIEVED * cost
+    for (o, cost, response, rate), modelled in zip(measured, expected, strict=True):
+        start = PRIOR_WAIT * cost
         waited, by_model, queue = found.get(o.name, (start, start, 0.0))
         left = float(o.backlog or 0)
-        steady = max(queue, left) * cost <= replay.ROOM * target_s * o.degree and rate * cost <= FULL * o.degree
+        steady = max(queue, left) * cost <= replay.TARGET_SHARE * target_s * o.degree and rate * cost <= MAX_LOAD * o.degree
         if steady:
-            waited, by_model = FADING * waited + max(0.0, response - cost), FADING * by_model + modelled
+            waited, by_model = WAIT_MEMORY * waited + max(0.0, response - cost), WAIT_MEMORY * by_model + modelled
         found[o.name] = waited, by_model, left
     return found
 
 
 def part(sums: Sequence[float] | None) -> float:
-    """The part of M/M/k's wait that was measured, from ``LEAST`` to all of it: what is above comes of a rate that changed."""
-    return min(1.0, max(LEAST, sums[0] / sums[1])) if sums and sums[1] > 0 else 1.0
+    """The measured part of M/M/k's wait, from ``MIN_PART`` to 1: a larger part is due to a changed rate."""
+    return min(1.0, max(MIN_PART, sums[0] / sums[1])) if sums and sums[1] > 0 else 1.0
