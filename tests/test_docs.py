@@ -6,8 +6,10 @@ import doctest
 import importlib
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,9 @@ import springtide
 from springtide.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if page.is_file()]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"# (\w+\.py)\n")
 NEED_SPARK = ("springtide.spark", "springtide.bench")
 
 
@@ -31,6 +34,25 @@ def blocks() -> list[tuple[str, str]]:
             line = text.count("\n", 0, block.start(1)) + 1
             found.append((f"{page.relative_to(ROOT)}:{line}", block[1]))
     return found
+
+
+def files() -> dict[str, str]:
+    """The examples whose first line names their file."""
+    return {found[1]: code for _, code in blocks() if (found := FILE.match(code))}
+
+
+@pytest.fixture
+def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with these files in it."""
+    folder = tmp_path / "examples"
+    folder.mkdir()
+    for name, code in files().items():
+        (folder / name).write_text(code, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", ".")])
+    yield folder
+    for name in files():
+        sys.modules.pop(Path(name).stem, None)
 
 
 def modules() -> list[str]:
@@ -50,6 +72,7 @@ def test_there_are_examples_to_check() -> None:
     examples = [test for name in modules() for test in finder.find(importlib.import_module(name)) if test.examples]
     assert len(examples) >= 10
     assert any(block.startswith("# runs\n") for _, block in blocks())
+    assert {"test_busy.py", "test_json_lines.py", "test_median.py"} <= files().keys()
 
 
 def test_the_page_of_policies_is_what_the_command_prints() -> None:
@@ -62,6 +85,22 @@ def test_the_page_of_policies_is_what_the_command_prints() -> None:
 @pytest.mark.parametrize(("where", "code"), [pytest.param(*block, id=block[0]) for block in blocks()])
 def test_python_examples_compile(where: str, code: str) -> None:
     compile(code, where, "exec")
+
+
+@pytest.mark.parametrize("name", [name for name in files() if name.startswith("test_")])
+def test_examples_pass_their_tests(name: str, example_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(example_folder)
+    tests = {key: test for key, test in runpy.run_path(name).items() if key.startswith("test_")}
+    assert tests
+    for key, test in tests.items():
+        test(**{name: tmp_path / key for name in test.__annotations__ if name == "tmp_path"})
+
+
+@pytest.mark.usefixtures("example_folder")
+def test_a_policy_in_the_current_folder_can_be_selected() -> None:
+    """Its parameter is refused, before anything starts. The path of an installed ``springtide`` lacks the current folder."""
+    shown = CliRunner().invoke(cli, ["simulate", "line1", "--policy", "busy:Busy", "--set", "limit=7"])
+    assert "limit='7' is not allowed; give a float, at least 0, at most 1" in shown.output
 
 
 @pytest.mark.spark

@@ -477,6 +477,11 @@ def nullable(trip: Trip) -> Loose:
     return Loose(trip.route, None)
 
 
+class Bare(st.Processor):
+    def process(self, key, records, state):  # type: ignore[no-untyped-def]
+        return []
+
+
 @dataclass(frozen=True)
 class Loose:
     route: str
@@ -569,6 +574,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
         TopologyError,
         ("operator 'price': key 'rout' is not among the columns of 'source': route, fare",),
     ),
+    "a processor without annotations": (
+        lambda: trips().key_by("route").stateful(Bare),
+        TopologyError,
+        ("operator 'bare': no schema; annotate what it returns as Iterator[a dataclass]",),
+    ),
     "key of nothing": (lambda: trips().key_by(), TopologyError, ("key_by() needs at least one column",)),
     "key before sql": (
         lambda: trips().key_by("route").sql(lambda frame: frame, schema=Trip),
@@ -633,7 +643,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
     "a path for a sink": (
         lambda: trips().to("out"),  # type: ignore[arg-type]
         TopologyError,
-        ("'out' is not a sink", "springtide.sink"),
+        ("'out' is not a sink", "springtide.sink", "sink.foreach"),
     ),
     "a stream for a topology": (
         lambda: st.topology("t", trips()),  # type: ignore[arg-type]
@@ -701,6 +711,13 @@ def test_a_mistake_is_named_with_what_is_allowed_and_how_to_mend_it(
     for part in parts:
         assert part in str(caught.value)
     assert not list(tmp_path.iterdir()), "nothing was changed"
+
+
+def test_a_stateful_operator_without_a_key_is_refused_with_the_remedy() -> None:
+    with pytest.raises(AttributeError, match=r"^stateful\(\) needs a key; write .key_by\(columns\) before it$"):
+        trips().stateful(Bare)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"^'Stream' object has no attribute 'mop'"):
+        trips().mop(Bare)  # type: ignore[attr-defined]
 
 
 def test_a_source_of_files_that_are_not_there_is_refused(tmp_path: Path) -> None:

@@ -26,17 +26,20 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def returned(function: Callable[..., Any], schema: object, many: bool = False) -> tuple[pa.Schema, type | None]:
-    """The schema of what a function returns: ``schema=``, or its annotation."""
+def returned(
+    function: Callable[..., Any], schema: object, many: bool = False, where: str = ""
+) -> tuple[pa.Schema, type | None]:
+    """The schema of what a function returns: ``schema=``, or its annotation. ``where`` names the operator in errors."""
+    where = where or called(function)
     if schema is not None:
-        return schemas.as_schema(schema, called(function))
+        return schemas.as_schema(schema, where)
     hint = _hints(function).get("return")
     if many and typing.get_args(hint):
         hint = typing.get_args(hint)[0]
     if not schemas.is_record_class(hint):
         wanted = "Iterator[a dataclass]" if many else "a dataclass"
         raise TopologyError(
-            f"operator {called(function)!r}: no schema; annotate what it returns as {wanted} that can be resolved"
+            f"operator {where!r}: no schema; annotate what it returns as {wanted} that can be resolved"
             f" where the function is defined, or pass schema= (its annotation is {hint!r})"
         )
     assert isinstance(hint, type)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -46,6 +46,13 @@ class Stream:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the records."""
         return self._node.operator.schema
+
+    if not TYPE_CHECKING:  # type checkers report the missing attribute themselves
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(KeyedStream, name) and not hasattr(Stream, name):
+                raise AttributeError(f"{name}() needs a key; write .key_by(columns) before it", name=name, obj=self)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def map(self, function: Callable[[Any], Any], *, schema: object = None, **options: Any) -> Stream:
         """Turn each record into another. The schema is the function's return annotation, or ``schema=``."""
@@ -105,7 +112,8 @@ class Stream:
     def to(self, sink: SinkSpec, *, name: str | None = None, **options: Any) -> Flow:
         """Write the records to a sink."""
         if not isinstance(sink, SinkSpec):
-            raise TopologyError(f"to({sink!r}): {sink!r} is not a sink; take one of springtide.sink, such as sink.files(path)")
+            raise TopologyError(f"to({sink!r}): {sink!r} is not a sink; take one of springtide.sink, such as sink.files(path),"
+                                " or write one as an object for sink.foreach")  # fmt: skip
         made = Operator(name or _sink_name(sink), Kind.SINK, sink=sink, **self._options("sink", options))
         return Flow(_Node(made, (self._node,)))
 
@@ -179,7 +187,7 @@ class KeyedStream(Ready, Stream):
             processor = processor()
         name = options.pop("name", None) or _plain_name(processor)
         if isinstance(processor, Processor):
-            made_of = returned(processor.process, schema, many=True)
+            made_of = returned(processor.process, schema, many=True, where=name)
         elif isinstance(processor, Stateful):
             made_of = schemas.as_schema(schema, name)
         else:

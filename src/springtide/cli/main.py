@@ -34,6 +34,8 @@ def cli(verbose: bool) -> None:
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s"
     )
+    if "" not in sys.path:
+        sys.path.append("")  # module:Class may be in the current folder; last, so that its files hide no installed module
 
 
 @cli.command()
