@@ -154,9 +154,9 @@ def test_the_summary_counts_the_failures_of_the_policy_and_of_the_control_loop(
     def adopt(*_: Any) -> None:
         raise OSError("unreachable")
 
-    def follow(_: Any) -> Outcome:
+    def follow(_: Any) -> RunOutcome:
         assert enough.wait(20)
-        return Outcome(ended=Ended.EXHAUSTED)
+        return RunOutcome(ended=Ended.EXHAUSTED)
 
     healthy = run(tmp_path).summary
     monkeypatch.setattr("springtide.running.spark.SparkPlane.follow", follow)
