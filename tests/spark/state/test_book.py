@@ -151,10 +151,13 @@ def test_runs_are_merged_and_what_nobody_needs_is_removed(tmp_path: Path) -> Non
 
 
 def damage(book: StateBook, folder: Path) -> None:
-    """Cut off the end of a merged file, and have it found."""
+    """Replace a merged file by one whose end is cut off, and have it found. A merge may have the file mapped at that moment;
+    a file that is cut in place would kill its process."""
     for run in (run for run in book.catalog("count").runs if run.before):
         path = folder / "count" / run.files[0].name
-        path.write_bytes(path.read_bytes()[:-3])
+        cut = folder / "cut"
+        cut.write_bytes(path.read_bytes()[:-3])
+        cut.replace(path)
         assert book.mended(RuntimeError(f"state file {path} is damaged: it was cut"))
         break
 
