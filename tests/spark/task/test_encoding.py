@@ -152,7 +152,7 @@ def test_bytes_that_are_no_utf8_are_dead_letters_of_the_csv_sink_and_of_no_other
     assert sorted(whole) == list(range(90))
     dead = [file.read_text() for file in (tmp_path / "checkpoint" / "springtide" / "dead").glob("*.json")]
     letters = [json.loads(line) for text in dead for line in text.splitlines()]
-    assert sorted(json.loads(letter.record)["n"] for letter in letters) == bad
+    assert sorted(json.loads(letter["record"])["n"] for letter in letters) == bad
     assert {(letter["operator"], letter["error"]) for letter in letters} == {("table", "ArrowInvalid: Invalid UTF8 payload")}
     assert (result.summary["rows_failed"], result.summary["sinks"]) == (10, {"table": 80, "whole": 90})
     reports = [json.loads(line) for line in (result.folder / "batches.jsonl").read_text().splitlines()]
