@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,7 @@ def test_keys_are_counted_though_a_merge_forgets_some_that_come_again(batches: l
         reader.catalog = book.catalog("count")
         assert reader.catalog.keys == len(reader.rows())
         book.close()
+        futures.wait([merging.result for merging in book._merging.values()])  # they write into the folder
 
 
 def test_keys_that_a_merge_expired_count_again_when_it_is_restored(tmp_path: Path) -> None:
