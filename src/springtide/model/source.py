@@ -127,6 +127,10 @@ class Source(ABC):
     ordered = True
     """A range that is read again has the same records in the same order."""
 
+    def check(self) -> None:  # noqa: B027  some sources need nothing
+        """Called in the driver before anything is changed. Raises OptionError with a way out if the stream cannot be read as
+        declared, for example if there is no such topic, and SourceUnavailable if it cannot be reached."""
+
     @abstractmethod
     def begin(self) -> Memory:
         """What is decided once for a checkpoint, when its first batch is about to be planned. Raises SourceUnavailable."""
