@@ -17,7 +17,7 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for type checkers; at run time __getattr__ imports a name on its first use
-    from springtide.api import sink, source
+    from springtide.api import secret, sink, source
     from springtide.api.stream import Flow, KeyedStream, Stream, topology
     from springtide.attaching import attach
     from springtide.errors import SpringtideError
@@ -46,6 +46,7 @@ __all__ = [
     "list_of",
     "map_of",
     "run",
+    "secret",
     "sink",
     "source",
     "topology",
@@ -66,6 +67,7 @@ _HOMES = {
     "Rate": "springtide.model.rate:Rate",
     "Result": "springtide.running:Result",
     "run": "springtide.running:run",
+    "secret": "springtide.api.secret",
     "sink": "springtide.api.sink",
     "source": "springtide.api.source",
     "SpringtideError": "springtide.errors:SpringtideError",

@@ -19,7 +19,7 @@ from springtide.control.plans import Goals
 from springtide.errors import OptionError, nearest
 from springtide.model.duration import seconds
 from springtide.model.ending import Ending
-from springtide.model.endpoints import GenerateSource
+from springtide.model.source import Source
 from springtide.model.topology import AUTO, Kind, Topology
 from springtide.policy import registry
 from springtide.policy.batch.shedding import Shedding
@@ -86,13 +86,15 @@ def shedding(shed_after: Duration | None = None, queue_limit: int | None = None)
 def check_shedding(shedding: Shedding, topology: Topology) -> None:
     """Refuse load shedding if the age of records is unknown."""
     for source in topology.sources:
-        generated = isinstance(source.source, GenerateSource)
-        if shedding.queue_limit is not None and not generated:
+        spec = source.source
+        counts = isinstance(spec, Source) and spec.has_backlog
+        dates = spec.has_times if isinstance(spec, Source) else getattr(spec, "created", None) is not None
+        if shedding.queue_limit is not None and not counts:
             raise OptionError(
-                f"queue_limit={shedding.queue_limit}: source {source.name!r} does not say how many records wait, only generated"
-                " ones do; give shed_after instead, the age that records may have"
+                f"queue_limit={shedding.queue_limit}: source {source.name!r} does not say how many records wait; give"
+                " shed_after instead, the age that records may have"
             )
-        if getattr(source.source, "created", None) is None and not generated:
+        if not dates:
             raise OptionError(
                 f"source {source.name!r} does not say when records were created, so none is too old; give created="
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -102,6 +102,15 @@ def test_several_sources_share_the_arrivals_and_know_no_backlog() -> None:
     assert (both.arrival_rate, both.backlog) == (100.0, 160)
     idle = seen(monitor, batch(0, 13.0, 200))
     assert idle.sources == (SourceSnapshot("left", 0), SourceSnapshot("right", 0)), "nothing was read, so no shares are known"
+
+
+def test_each_source_has_its_own_backlog_and_rate_where_they_are_counted() -> None:
+    monitor = Monitor(two_sources())
+    seen(monitor, replace(batch(40, 10.0, 0, read("left", 30), read("right", 10)), backlogs={"left": 0, "right": 0}))
+    now = replace(batch(40, 12.0, 160, read("left", 30), read("right", 10)), backlogs={"left": 150, "right": 10})
+    assert seen(monitor, now).sources == (SourceSnapshot("left", 30, (), 90.0, 150), SourceSnapshot("right", 10, (), 10.0, 10))
+    away = replace(batch(0, 14.0, None), backlogs={"left": 170, "right": None})
+    assert seen(monitor, away).sources == (SourceSnapshot("left", 0, (), 10.0, 170), SourceSnapshot("right", 0))
 
 
 def test_one_report_tells_the_rate_at_which_its_backlog_was_created() -> None:

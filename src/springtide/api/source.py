@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from springtide.api.annotations import returned
+from springtide.api.kafka import kafka as kafka
 from springtide.api.stream import Stream
 from springtide.api.stream import source as _stream
+from springtide.connectors.generate import GenerateSource
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model import schema as schemas
-from springtide.model.endpoints import DataFrameSource, FilesSource, GenerateSource
+from springtide.model.endpoints import DataFrameSource, FilesSource
 from springtide.model.rate import as_rate
 
 FORMATS = ("csv", "json", "parquet")

@@ -212,7 +212,7 @@ class Springtide(_Side):
         plan = self._plan()
         if self._routes is None or self._routes[0] != plan:
             self._routes = (plan, self.routing.routes(plan))
-        return self.pipeline.run(frame, plan.widths, self._routes[1])
+        return self.pipeline.run(frame, {}, plan.widths, self._routes[1])
 
     def learn(self, costs: list[TaskCosts]) -> None:
         if costs:

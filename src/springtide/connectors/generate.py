@@ -25,8 +25,6 @@ from springtide.model.source import Enumerator, Memory, Position, Range, Reader,
 
 CHUNK_ROWS = 10_000
 """Limits the records that a task has in memory as objects."""
-FIRST_S = 0.1
-"""The first batch has the records of this time: Spark always makes a first batch, which would be empty without a wait."""
 
 Clock = Callable[[], float]
 
@@ -43,6 +41,7 @@ class GenerateSource(Source):
     seed: int = 0
     limit: int | None = None
     max_records: int | None = None
+    begins_with_first_batch = True
 
     @property
     def most(self) -> int | None:
@@ -60,9 +59,7 @@ class GenerateSource(Source):
 
     def begin(self, clock: Clock = time.time) -> Memory:
         """The schedule starts when the first batch is planned, so a slow start of Spark leaves no backlog."""
-        started = clock()
-        time.sleep(FIRST_S)
-        return {"started": started}
+        return {"started": clock()}
 
     def enumerator(self, memory: Memory, clock: Clock = time.time) -> Schedule:
         return Schedule(self, float(memory["started"]), clock)
@@ -128,7 +125,7 @@ class Maker(Reader):
         for draw in draws(self._seed, first, micros):
             try:
                 made = self._make(draw)
-            except Exception as fault:
+            except BaseException as fault:  # sys.exit() in the user's function must not end the worker
                 failed = f"generator {_name_of(self._make)}: record {draw.index} failed"
                 raise RecordError(f"{failed}: {type(fault).__name__}: {fault}") from fault
             yield made

@@ -13,6 +13,7 @@ import numpy as np
 
 from springtide.control.ports import Clock, PolicyHost
 from springtide.control.switch import FixedMode, Mode, Switch
+from springtide.control.unknown_backlog import UnknownBacklog
 from springtide.model.plan import Request
 from springtide.model.request import Action, Migrate, Verdict
 from springtide.model.snapshot import Snapshot
@@ -71,6 +72,7 @@ class Decider:
         self.mode = self._switch.mode()
         self._wishes = Once()  # of a dry run
         self.requested: tuple[Request, ...] = ()  # the policy's last requests, also in a dry run
+        self._unknown_backlog = UnknownBacklog()
         self._failing = Once()
         self.failures = 0
         self.first_failure: str | None = None
@@ -122,7 +124,8 @@ class Decider:
             before = self._host.initial() if self._state is None else self._state
             self._state, requests = decided(self._host, before, snapshot, self._rng)
             self._restored = self._restored and snapshot.rate is None  # without one, a policy uses little of its state
-            self._record_refusals(self._state, snapshot)
+            requests, blind = self._unknown_backlog.review(snapshot, requests)
+            self._record_refusals([*self._host.refusals(self._state), *blind], snapshot)
         except Exception as error:  # a policy may raise anything; it must not reach the data flow
             if self._restored:
                 self._discard_state(error)
@@ -142,9 +145,9 @@ class Decider:
         self._restored, self._state = False, None
         self._host.forget()
 
-    def _record_refusals(self, state: State, snapshot: Snapshot) -> None:
-        """The host returns each refusal once while it lasts."""
-        for verdict in self._host.refusals(state):
+    def _record_refusals(self, refusals: Sequence[Verdict], snapshot: Snapshot) -> None:
+        """``refusals``: the new ones; each is there once while it lasts."""
+        for verdict in refusals:
             log.info("%s%s", self._subject, verdict)
             self._record({**verdict.refusal(), "at_s": round(snapshot.at, 3)})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -36,13 +36,17 @@ class Monitor:
         self._lock = threading.Lock()
         self._reports: list[BatchReport] = []
         self._backlog: int | None = None
+        self._backlogs: Mapping[str, int | None] = {}  # by source, where it is counted
         self._counted: tuple[float, int] | None = None  # time and backlog of the last report in the last snapshot
+        self._counted_of: Mapping[str, tuple[float, int]] = {}  # the same by source
         self._reported_until = math.inf  # arrivals before this creation time are already reported
 
     def add(self, report: BatchReport) -> None:
         with self._lock:
             self._reports.append(report)
             self._backlog = report.backlog
+            single = {source.name: report.backlog for source in self._topology.sources}
+            self._backlogs = dict(report.backlogs) or (single if len(single) == 1 else {})
 
     def snapshot(self, at: float, interval_s: float, plan: Plan) -> Snapshot:
         """The measurements since the last snapshot. Without a batch, rates and utilisations are unknown, not zero."""
@@ -57,7 +61,7 @@ class Monitor:
             rate=_rate(sum(report.rows_in for report in reports), reports, interval_s),
             backlog=backlog,
             latency=latency_of(waits),
-            sources=self._sources(reports, backlog),
+            sources=self._sources(reports),
         )  # fmt: skip
 
     def _operator(
@@ -94,35 +98,41 @@ class Monitor:
             return sum(report.rows_in for report in reports)
         return sum(task.rows_out for task in tasks)
 
-    def _sources(self, reports: Sequence[BatchReport], backlog: int | None) -> tuple[SourceSnapshot, ...]:
-        """A report has the creation times and the backlog of all sources together. So each of several sources gets a share of
-        the arrivals, in proportion to the records read from it, and its backlog is unknown.
+    def _sources(self, reports: Sequence[BatchReport]) -> tuple[SourceSnapshot, ...]:
+        """A report has the creation times of all sources together. So each of several sources gets a share of the arrivals, in
+        proportion to the records read from it; likewise of the arrival rate, if its own backlog is not counted.
         """
         names = [source.name for source in self._topology.sources]
         if not reports:
-            return tuple(SourceSnapshot(name, None, backlog=backlog if len(names) == 1 else None) for name in names)
-        arrivals, rate = self._arrivals(reports), self._arrival_rate(reports)
-        rows = [self._rows_out(name, reports) for name in names]
-        if len(names) == 1:
-            return (SourceSnapshot(names[0], rows[0], arrivals, rate, backlog),)
-        shares = [own / sum(rows) if sum(rows) else None for own in rows]
-        return tuple(
-            SourceSnapshot(name, own)
-            if share is None
-            else SourceSnapshot(name, own, tuple(part * share for part in arrivals), None if rate is None else rate * share)
-            for name, own, share in zip(names, rows, shares, strict=True)
-        )
+            return tuple(SourceSnapshot(name, None, backlog=self._backlogs.get(name)) for name in names)
+        rows = {name: self._rows_out(name, reports) for name in names}
+        arrivals, rates, rate = self._arrivals(reports), self._arrival_rates(reports, rows), self._arrival_rate(reports)
+        total = sum(rows.values())
+        found = []
+        for name, own in rows.items():
+            share = own / total if total else 1.0 if len(names) == 1 else None
+            arrived = () if share is None else tuple(part * share for part in arrivals)
+            shared = None if share is None or rate is None else rate * share
+            found.append(
+                SourceSnapshot(name, own, arrived, rates.get(name, shared), self._backlogs.get(name), _reading_s(name, reports))
+            )
+        return tuple(found)
 
     def _arrival_rate(self, reports: Sequence[BatchReport]) -> float | None:
-        """Records/s that arrived since the last report of the previous snapshot: the records read, plus the growth of the
-        backlog. Under a backlog, the records read alone would measure the capacity of a query, and not its input.
-        """
-        last, before = reports[-1], self._counted
+        """Records/s that arrived at all sources since the last report of the previous snapshot."""
+        last = reports[-1]
+        rate = _grown(self._counted, last.committed, last.backlog, sum(report.rows_in for report in reports))
         self._counted = None if last.backlog is None else (last.committed, last.backlog)
-        if before is None or last.backlog is None or last.committed <= before[0]:
-            return None
-        grown = last.backlog - before[1]
-        return max(0.0, (sum(report.rows_in for report in reports) + grown) / (last.committed - before[0]))
+        return rate
+
+    def _arrival_rates(self, reports: Sequence[BatchReport], rows: Mapping[str, int]) -> dict[str, float | None]:
+        """The same of each source whose backlog is counted."""
+        at, backlogs = reports[-1].committed, self._backlogs
+        rates = {
+            name: _grown(self._counted_of.get(name), at, backlogs[name], own) for name, own in rows.items() if name in backlogs
+        }
+        self._counted_of = {name: (at, backlog) for name, backlog in backlogs.items() if backlog is not None}
+        return rates
 
     def _arrivals(self, reports: Sequence[BatchReport]) -> tuple[float, ...]:
         """Records/s that arrived since the previous snapshot, in parts of about a second; () without creation times.
@@ -147,6 +157,22 @@ def estimated_rate(report: BatchReport) -> float | None:
     """Records/s that arrive, by one report: the backlog divided by the time in which it was created."""
     unread = _unread(report, max((at for at, _ in report.created), default=math.inf))
     return unread[2] / (unread[1] - unread[0]) if unread is not None and unread[2] else None
+
+
+def _reading_s(source: str, reports: Sequence[BatchReport]) -> float | None:
+    """The time that tasks spent on reading a source."""
+    spent = [task.busy_s for report in reports for task in report.tasks if task.operator == source and task.busy_s]
+    return sum(spent) if spent else None
+
+
+def _grown(before: tuple[float, int] | None, at: float, backlog: int | None, read: int) -> float | None:
+    """Records/s that arrived since ``before``, a time and the backlog then: the records read, and the growth of the backlog.
+
+    Under a backlog, the records read alone would measure the capacity of a query, and not its input.
+    """
+    if before is None or backlog is None or at <= before[0]:
+        return None
+    return max(0.0, (read + backlog - before[1]) / (at - before[0]))
 
 
 def _unread(report: BatchReport, newest: float) -> Span | None:

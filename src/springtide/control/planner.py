@@ -98,11 +98,9 @@ def _worthwhile(topology: Topology, head: Operator, snapshot: Snapshot | None, s
     """How many tasks a stage's work in a batch pays for; all slots while nothing is known."""
     if snapshot is None or not snapshot.batches or head.kind is Kind.STATEFUL:
         return slots
-    measured = {operator.name: operator for operator in snapshot.operators}
-    chain = [operator for operator in chained(topology, head) if operator.name in measured]
-    if not chain:
-        return 1
-    busy = sum(measured[operator.name].busy_s or 0.0 for operator in chain)
+    measured = {source.name: source.busy_s or 0.0 for source in snapshot.sources}
+    measured |= {operator.name: operator.busy_s or 0.0 for operator in snapshot.operators}
+    busy = sum(measured.get(operator.name, 0.0) for operator in chained(topology, head))
     return math.ceil(busy / len(snapshot.batches) / WORK_PER_TASK_S) or 1
 
 

@@ -6,7 +6,8 @@ import dataclasses
 import datetime
 import functools
 import numbers
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -108,3 +109,17 @@ def check_nulls(name: str, made: pa.Array, field: pa.Field) -> None:
         check_nulls(f"{name}[]", made.flatten(), field.type.value_field)
     elif pa.types.is_map(field.type):
         check_nulls(f"{name}[]", made.items, field.type.item_field)
+
+
+def to_batch(records: Sequence[Any], schema: pa.Schema, strict: bool = False) -> pa.RecordBatch:
+    """Dataclass instances or mappings as an Arrow batch of exactly this schema. ``strict``: see ``column``."""
+    columns = [column(_values_of(records, field.name), field, strict) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _values_of(records: Sequence[Any], name: str) -> list[Any]:
+    """One field of all records, which usually have one class."""
+    kinds = set(map(type, records))
+    reads = {kind: (operator.itemgetter if issubclass(kind, Mapping) else operator.attrgetter)(name) for kind in kinds}
+    read = reads[kinds.pop()] if len(kinds) == 1 else lambda record: reads[type(record)](record)
+    return list(map(read, records))

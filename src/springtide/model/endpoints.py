@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from springtide.model.rate import Rate
+from springtide.model.source import Source
 
 
 class Guarantee(StrEnum):
@@ -15,20 +15,6 @@ class Guarantee(StrEnum):
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"
-
-
-@dataclass(frozen=True)
-class GenerateSource:
-    """Seeded records at a rate. ``limit`` ends the stream after this number of records; with None it ends with the rate.
-
-    ``max_records`` bounds a batch.
-    """
-
-    make: Callable[[Any], Any]
-    rate: Rate
-    seed: int = 0
-    limit: int | None = None
-    max_records: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,7 @@ class DataFrameSource:
     ordered: bool = False
 
 
-SourceSpec = GenerateSource | FilesSource | DataFrameSource
+SourceSpec = Source | FilesSource | DataFrameSource
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,9 @@ class Latency:
 class BatchReport:
     """A committed batch. ``latency`` and ``backlog`` are None if the source does not report them; unknown is never zero.
 
-    ``rows_shed``: the records that were read, but left out because they were too old.
+    ``backlogs``: the backlog of each source that tasks read; ``backlog`` is that of all sources together.
+    ``rows_shed``: the records that were read, but left out because they were too old. ``rows_lost``: the records that a source
+    had deleted before they were read.
     ``created`` are quantiles of the creation times (seconds since 1970) with the number of records that each represents.
     ``costs`` are the costs of each operator's records, by task, and ``variances`` how well each column explains them. Both are
     for the groupings that learn; they are not part of the run's record.
@@ -86,8 +88,10 @@ class BatchReport:
     sinks: Mapping[str, int]
     created: tuple[tuple[float, float], ...] = ()
     backlog: int | None = None
+    backlogs: Mapping[str, int | None] = field(default_factory=dict)
     phases_ms: Mapping[str, float] | None = None
     rows_shed: int = 0
+    rows_lost: int = 0
     state: Mapping[str, StateReport] = field(default_factory=dict)
     costs: Mapping[str, tuple[TaskCosts, ...]] = field(default_factory=dict, compare=False)
     variances: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict, compare=False)

@@ -119,7 +119,7 @@ class SourceSnapshot(_Measured):
 
     ``rows``: records that were read. ``arrivals``: records/s that arrived, read or not, in parts of about a second, the latest
     last; empty where creation times are unknown. ``arrival_rate``: their mean, by the records read and the backlog's growth.
-    ``backlog``: records that wait to be read, at the last count.
+    ``backlog``: records that wait to be read, at the last count. ``busy_s``: the time of tasks for reading, if they read.
     """
 
     name: str
@@ -127,6 +127,7 @@ class SourceSnapshot(_Measured):
     arrivals: tuple[float, ...] = ()
     arrival_rate: float | None = None
     backlog: int | None = None
+    busy_s: float | None = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SourceSnapshot:

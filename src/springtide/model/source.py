@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,8 @@ class Records:
 
 
 class Enumerator(ABC):
-    """The driver's part. All methods may be called from any thread, one call at a time."""
+    """The driver's part. ``end``, ``count`` and ``committed`` are called one at a time; the others are pure functions of what
+    they get and of the memory, and may be called at the same time."""
 
     @abstractmethod
     def first(self) -> Position:
@@ -93,8 +94,8 @@ class Enumerator(ABC):
 
     @abstractmethod
     def ranges(self, since: Position, until: Position, tasks: int) -> Sequence[Range]:
-        """The batch between two positions, cut for about ``tasks`` tasks, without empty ranges. A pure function: a replay of
-        the batch is cut likewise."""
+        """The batch between two positions in at most ``tasks`` ranges, none of them empty. A pure function: a replay of the
+        batch is cut likewise."""
 
     def exhausted(self, position: Position) -> bool:
         """Whether the stream has ended for good at this position."""
@@ -124,8 +125,18 @@ class Reader(ABC):
 class Source(ABC):
     """The declaration: a frozen dataclass that can be pickled. Attributes with secrets are left out of its ``repr``."""
 
-    ordered = True
-    """A range that is read again has the same records in the same order."""
+    begins_with_first_batch: ClassVar[bool] = False
+    """Whether ``begin`` waits until Spark asks for the first batch. Such a source must always be reachable."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether its records have creation times."""
+        return True
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether it can count the records that wait."""
+        return True
 
     def check(self) -> None:  # noqa: B027  some sources need nothing
         """Called in the driver before anything is changed. Raises OptionError with a way out if the stream cannot be read as
@@ -141,6 +152,10 @@ class Source(ABC):
     @abstractmethod
     def reader(self, schema: pa.Schema, record: type | None) -> Reader:
         """A reader of records with this schema; ``record`` is their class, if the source was declared with one."""
+
+    def in_tasks(self) -> Source:
+        """The declaration as tasks get it: it may leave out what only the driver needs."""
+        return self
 
     @property
     def most(self) -> int | None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from springtide import options
 from springtide.errors import OptionError, SetupError
+from springtide.model.source import Source, SourceUnavailable
 from springtide.model.topology import Topology
 from springtide.options import RunOptions
 from springtide.policy.chosen import Chosen
 from springtide.policy.group import Grouping
 from springtide.policy.shard import Sharder
+
+log = logging.getLogger("springtide")
 
 LEAST_FLOOR_S = 0.05
 """Minimum time of a batch, s: none on Spark was measured to take less. A run measures its topology's own floor."""
@@ -41,8 +45,20 @@ def checked(topology: Topology, asked: RunOptions) -> Job:
     from springtide.running import spark
 
     spark.check_session(topology, asked.spark)
+    check_sources(topology)
     check_target(asked.goals.target_s, None)
     return Job(topology, asked, scaler, groupings, sharder, spark.checked_state(topology, asked.places))
+
+
+def check_sources(topology: Topology) -> None:
+    """Refuse sources that cannot be read as they are declared. The run will wait for those that cannot be reached now."""
+    for operator in topology.sources:
+        if not isinstance(operator.source, Source):
+            continue
+        try:
+            operator.source.check()
+        except SourceUnavailable as error:
+            log.warning("source %r cannot be reached (%s); the run will wait for it", operator.name, error)
 
 
 def check_target(target_s: float | None, measured: Mapping[str, Any] | None) -> None:

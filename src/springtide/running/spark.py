@@ -18,9 +18,9 @@ from springtide.options import PlaceOptions, SparkOptions
 from springtide.running.checks import Job
 from springtide.spark.driver import checks, clusters, room
 from springtide.spark.driver import session as sessions
-from springtide.spark.driver.arrivals import SourceActuator
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.plane import BatchPlane, RunOutcome
+from springtide.spark.driver.streams import SourceActuator
 from springtide.spark.private.failures import cause_of
 from springtide.spark.shared.hashing import hashing_mark, routing_seed
 from springtide.spark.state import store

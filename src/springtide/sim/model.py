@@ -20,8 +20,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from springtide.connectors.generate import GenerateSource
 from springtide.errors import OptionError, TopologyError, nearest
-from springtide.model.endpoints import DiscardSink, GenerateSource
+from springtide.model.endpoints import DiscardSink
 from springtide.model.rate import Rate, as_rate
 from springtide.model.schema import schema_of
 from springtide.model.topology import AUTO, Kind, Topology

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from springtide.connectors.generate import GenerateSource
 from springtide.errors import OptionError, TopologyError, nearest
-from springtide.model.endpoints import GenerateSource
 from springtide.model.generated import draws
 from springtide.model.schema import record_class
 from springtide.model.topology import PASSING, Kind, Operator, Topology

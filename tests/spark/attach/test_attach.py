@@ -52,7 +52,6 @@ from springtide.spark.attach.batches import (
     from_progress,
     learned_limit,
     union_s,
-    unread,
     useful_slots,
 )
 from springtide.spark.attach.deciding import hosted
@@ -62,6 +61,7 @@ from springtide.spark.attach.measure import fixed_s, latency, snapshot
 from springtide.spark.attach.shared import SharedExecutors
 from springtide.spark.attach.watch import SparkQuery
 from springtide.spark.driver import clusters
+from springtide.spark.driver.lag import unread_in
 from springtide.spark.private import status
 from springtide.spark.private.status import SparkJob
 
@@ -110,9 +110,12 @@ def test_the_fewest_partitions_of_state_and_the_rows_of_all_sources_count() -> N
 
 def test_what_kafka_holds_back_is_the_difference_of_the_offsets() -> None:
     # 20-15 of partition 0, none of 1, and all 7 of the new partition 2
-    assert unread(kafka({"0": 15, "1": 8}, {"0": 20, "1": 8, "2": 7})) == 12
-    assert unread({"description": "Mine", "endOffset": {"a": 1}, "latestOffset": {"a": 3}}) is None  # of unknown unit
-    assert unread({"description": "File", "endOffset": {"logOffset": 1}, "latestOffset": None}) is None
+    assert unread_in(kafka({"0": 15, "1": 8}, {"0": 20, "1": 8, "2": 7})) == 12
+    assert unread_in(kafka({"0": 15, "1": 8}, {"0": 20, "1": 8, "2": 7}), {"t": {"0": 18, "1": 8, "2": 7}}) == 2, (
+        "of a later batch"
+    )
+    assert unread_in({"description": "Mine", "endOffset": {"a": 1}, "latestOffset": {"a": 3}}) is None  # of unknown unit
+    assert unread_in({"description": "File", "endOffset": {"logOffset": 1}, "latestOffset": None}) is None
 
 
 def test_useful_slots_are_those_of_the_stage_where_the_work_is() -> None:

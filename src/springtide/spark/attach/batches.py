@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from springtide.spark.driver.lag import unread_in
+
 SKEW = 3.0
 """A stage is skewed if its longest task takes at least this many times the median."""
 GAIN = 1.05
@@ -83,31 +85,8 @@ def from_progress(document: Mapping[str, Any]) -> QueryBatch:
         duration_s=took / 1000,
         rows=sum(int(source.get("numInputRows") or 0) for source in sources),
         rows_out=None if sent is None or sent < 0 else int(sent),  # -1: the sink does not count
-        unread=_sum([unread(source) for source in sources]),
+        unread=_sum([unread_in(source) for source in sources]),
         state_partitions=min((number for number in states if number > 0), default=None),
-    )
-
-
-def unread(source: Mapping[str, Any]) -> int | None:
-    """The records that were available when the batch was planned but that it did not read, by Kafka's offsets.
-
-    Other sources' offsets do not count records (the rate source's are seconds); if their end offset is the latest, nothing is
-    unread.
-
-    >>> unread({"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"0": 7}}, "latestOffset": {"t": {"0": 9, "1": 3}}})
-    5
-    """
-    end, latest = source.get("endOffset"), source.get("latestOffset")
-    if latest is None:
-        return None
-    if latest == end:
-        return 0
-    if not str(source.get("description", "")).startswith("Kafka") or not isinstance(end, dict) or not isinstance(latest, dict):
-        return None
-    return sum(
-        max(0, int(offset) - int(end.get(topic, {}).get(partition, 0)))
-        for topic, partitions in latest.items()
-        for partition, offset in partitions.items()
     )
 
 

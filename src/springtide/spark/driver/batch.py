@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,11 +22,9 @@ from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.pipeline import BatchOutcome, Pipeline
 from springtide.spark.driver.sinks import Sinks
+from springtide.spark.driver.streams import Streams
 from springtide.spark.shared.report import Report
 from springtide.spark.state.book import StateBook
-
-Backlog = Callable[[dict[str, int]], int | None]
-"""Returns the number of waiting records, given the committed records of each source."""
 
 
 class BatchRefused(Exception):
@@ -38,12 +36,14 @@ class BatchRunner:
 
     def __init__(
         self, topology: Topology, session: SparkSession, checkpoint: Checkpoint, pipeline: Pipeline, sinks: Sinks,
-        control: Control, backlog: Backlog, stop: threading.Event, state: StateBook,
+        control: Control, streams: Streams, stop: threading.Event, state: StateBook,
     ) -> None:  # fmt: skip
         self._topology, self._session, self._checkpoint = topology, session, checkpoint
         self._pipeline, self._sinks, self._control = pipeline, sinks, control
-        self._backlog, self._stop, self._state = backlog, stop, state
-        self.committed: dict[str, int] = dict((checkpoint.last_manifest() or {}).get("sources", {}))
+        self._streams, self._stop, self._state = streams, stop, state
+        last = checkpoint.last_manifest() or {}
+        self.committed: dict[str, int] = dict(last.get("sources", {}))
+        self.last_committed: int = last.get("batch", -1)
         self._begun = checkpoint.begun()
         self._plan: Plan | None = None  # of the last batch
         self._routes: Mapping[str, Route] = {}
@@ -163,7 +163,8 @@ class BatchRunner:
         if self._state:
             self._state.committed(manifest)
         committed = time.time()
-        self.committed = totals
+        self.committed, self.last_committed = totals, batch
+        self._streams.committed(batch)
         ages = (committed - at for task in outcome.tasks for at, _ in task.created)
         self._oldest_s = max(ages, default=math.inf if any(task.shed for task in outcome.tasks) else 0.0)
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
@@ -190,10 +191,11 @@ class BatchRunner:
 
     def _run(self, frame: DataFrame, batch: int, plan: Plan) -> BatchOutcome:
         """Run the tasks, and repeat them if a damaged state file is mended. Raises if an operator stops the run."""
+        parts = self._streams.parts(batch, plan.widths)
         while True:
             versions = self._state.versions(self._checkpoint.logs.batch_time(batch)) if self._state else {}
             try:
-                outcome = self._pipeline.run(frame, plan.widths, self._routes, plan.shed_before, versions)
+                outcome = self._pipeline.run(frame, parts, plan.widths, self._routes, plan.shed_before, versions)
                 break
             except Exception as error:
                 if not self._state.mended(error):
@@ -212,6 +214,7 @@ class BatchRunner:
         self, outcome: BatchOutcome, batch: int, plan: Plan, started: float, committed: float, rows_in: int,
         phases: dict[str, float],
     ) -> BatchReport:  # fmt: skip
+        backlogs = self._streams.backlogs(batch)
         sinks = {operator.name: 0 for operator in self._topology.sinks}
         for task in outcome.tasks:
             for name, count in task.sinks.items():
@@ -223,13 +226,21 @@ class BatchRunner:
             tasks=tuple(report for task in outcome.tasks for report in task.operators),
             sinks=sinks,
             created=tuple(outcome.created) + tuple(times for task in outcome.tasks for times in task.created),
-            backlog=self._backlog(self.committed),
+            backlog=_sum(backlogs),
+            backlogs=backlogs,
             phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
             costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
             variances=_variances(outcome.tasks),
             rows_shed=sum(task.shed for task in outcome.tasks),
+            rows_lost=sum(task.lost for task in outcome.tasks),
             state=self._state.reports(plan, outcome.tasks) if self._state else {},
         )  # fmt: skip
+
+
+def _sum(backlogs: Mapping[str, int | None]) -> int | None:
+    """The records that wait at all sources; None if it is unknown for any of them."""
+    known = [backlog for backlog in backlogs.values() if backlog is not None]
+    return sum(known) if len(known) == len(backlogs) else None
 
 
 def _routing(plan: Plan) -> tuple[object, ...]:

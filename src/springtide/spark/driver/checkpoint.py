@@ -16,7 +16,8 @@
     tables.json            the tables to which this checkpoint writes batches
     floor.json             the measured minimal duration of a batch
     schedule.json          the start of the schedule of generated sources, written before the first batch
-    sources/SOURCE.json    the plan's read limit and width for a generated source
+    origins.json           by source, what other sources decided before the first batch, such as the first offsets
+    sources/SOURCE.json    the plan's read limit for a source that tasks read
     staged/SINK/           the output of tasks for a sink to which the driver delivers it
     dead/                  the dead letters, unless the topology has a sink for them
     workers/EPOCH/         a page for each Python worker with its current record; removed when the run ends
@@ -79,11 +80,6 @@ class Checkpoint:
         return self.logs.folder.as_uri()
 
     @property
-    def schedule(self) -> Path:
-        """The document with the start of the schedule of generated sources."""
-        return self.own / "schedule.json"
-
-    @property
     def editions(self) -> Editions:
         return Editions(self.own / "knowledge")
 
@@ -92,7 +88,7 @@ class Checkpoint:
         return self.own / "jvm.lock"
 
     def source_control(self, source: str) -> Path:
-        """The file from which a generated source reads the plan's limit and width."""
+        """The file with the plan's read limit for a source that tasks read."""
         return self.own / "sources" / f"{source}.json"
 
     # Locking

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark import cloudpickle
 
 from springtide.errors import TopologyError
-from springtide.model.endpoints import GenerateSource
+from springtide.model.source import Source
 from springtide.model.topology import Topology
 from springtide.spark.driver.modules import ship_loaded_modules
 
@@ -14,7 +14,7 @@ def check(topology: Topology) -> None:
     """Refuse a topology with a function that cannot be pickled."""
     ship_loaded_modules()
     for operator in topology:
-        carried = operator.source.make if isinstance(operator.source, GenerateSource) else operator.function
+        carried = operator.source.in_tasks() if isinstance(operator.source, Source) else operator.function
         carried = operator.state.function if operator.state is not None else carried
         if carried is None:
             continue

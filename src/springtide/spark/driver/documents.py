@@ -48,6 +48,7 @@ DOCUMENTS = {
         Shape({"epoch": (int,)}), "the next epoch is above all that the last manifest, begun.json and staged folders name"
     ),
     "schedule": DocumentSpec(Shape({"started": NUMBER})),
+    "origins": DocumentSpec(ANY),
     "ticks": DocumentSpec(Shape({"ticks": (bool,)})),
     SEED: DocumentSpec(ByOperator()),
     "imported": DocumentSpec(ByOperator(entry=ORIGIN)),
@@ -61,7 +62,7 @@ DOCUMENTS = {
     ),
     "floor": DocumentSpec(Shape({"floor_s": NUMBER}), "the least duration of a batch is measured anew"),
 }
-SETTLED = ("schedule", "ticks")
+SETTLED = ("schedule", "origins", "ticks")
 """Documents that never change after the first start. Manifests repeat them, so that a lost document can be put back."""
 
 

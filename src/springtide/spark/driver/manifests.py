@@ -23,7 +23,8 @@ SHAPE = Shape(
     {
         "plan": (dict,), "receipts": (list,), "sources": (dict,), "state": (dict,), "times": (dict,),
         "offsets": (str, int),  # their text; older manifests have only its checksum
-        "previous": (int, type(None)), "logs": (dict,), "topology": (dict,), "schedule": (dict,), "ticks": (dict,),
+        "previous": (int, type(None)), "logs": (dict,), "topology": (dict,), "schedule": (dict,), "origins": (dict,),
+        "ticks": (dict,),
     },
 )  # fmt: skip
 

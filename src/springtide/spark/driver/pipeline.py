@@ -17,9 +17,11 @@ from pyspark.sql.types import StructType
 
 from springtide.errors import RunError
 from springtide.model.costs import TaskCosts
+from springtide.model.source import Range
 from springtide.model.topology import Kind
 from springtide.policy.group import Route
 from springtide.spark.driver.sources import columns
+from springtide.spark.driver.streams import Parts
 from springtide.spark.private.query import detached
 from springtide.spark.private.stages import Stages
 from springtide.spark.shared import blocks, costs
@@ -31,6 +33,7 @@ from springtide.spark.shared.stage_plan import StagePlan
 from springtide.spark.task.context import ASIDE_PROPERTY, STATE_PROPERTY
 from springtide.spark.task.entry import EntryStage, Port
 from springtide.spark.task.merging import Merge
+from springtide.spark.task.reading import ReadStage
 from springtide.spark.task.rows import Onward, Pick
 from springtide.spark.task.stage import Stage
 
@@ -63,10 +66,11 @@ class Pipeline:
         self._merging = f"springtide-merge-{uuid.uuid4().hex[:8]}"
 
     def run(
-        self, frame: DataFrame, widths: Mapping[str, int], routes: Mapping[str, Route], shed_before: float | None = None,
-        versions: Mapping[str, Mapping[str, Any]] | None = None,
+        self, frame: DataFrame, parts: Parts, widths: Mapping[str, int], routes: Mapping[str, Route],
+        shed_before: float | None = None, versions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> BatchOutcome:  # fmt: skip
-        """Run a batch without committing it. Unchanged ``routes`` are the same object."""
+        """Run a batch without committing it. ``frame``: the rows of sources that Spark reads; ``parts``: the ranges of those
+        that tasks read. Unchanged ``routes`` are the same object."""
         if versions:
             self._session.sparkContext.setLocalProperty(STATE_PROPERTY, json.dumps(versions))
         if self.aside:
@@ -79,7 +83,7 @@ class Pipeline:
         outcome = BatchOutcome()
         releases: list[Callable[[], Any]] = []
         try:
-            stage = self._with_sql(self._enter(frame, outcome, releases), 0, releases)
+            stage = self._with_sql(self._enter(frame, parts, outcome, releases), 0, releases)
             for level in range(1, len(self._program.levels)):
                 shuffled = self._stages.shuffle(stage, self._sizes[level])
                 stage = self._with_sql(self._stages.apply(shuffled, self._stage_function(level)), level, releases)
@@ -165,14 +169,27 @@ class Pipeline:
         )
         return self._stages.apply(self._stages.entry(frame), function)
 
-    def _enter(self, frame: DataFrame, outcome: BatchOutcome, releases: list[Callable[[], Any]]) -> Any:
-        """The first stage, with the rows of the sources."""
-        read_by_sql = [s for s in self._sources if self._sql_consumers(s)]
+    def _enter(self, frame: DataFrame, parts: Parts, outcome: BatchOutcome, releases: list[Callable[[], Any]]) -> Any:
+        """The first stage, with the records of the sources."""
+        entries = [self._reading(source, parts.get(source.name, ())) for source in self._sources if source.source is not None]
+        if any(source.in_jvm for source in self._sources):
+            entries += self._enter_rows(frame, outcome, releases)
+        return self._stages.union(entries)
+
+    def _reading(self, source: Node, parts: Sequence[Sequence[Range]]) -> Any:
+        """A stage whose tasks read a source; with a task that reads nothing if the batch has no records of it."""
+        function = self._once(("reading", source.number), lambda: ReadStage(self._shipment, self._stage_plan(0), source.number))
+        return self._stages.apply(self._stages.scattered([json.dumps(part).encode() for part in parts or [()]]), function)
+
+    def _enter_rows(self, frame: DataFrame, outcome: BatchOutcome, releases: list[Callable[[], Any]]) -> list[Any]:
+        """Stages with the rows of the sources that Spark reads."""
+        sources = [source for source in self._sources if source.in_jvm]
+        read_by_sql = [s for s in sources if self._sql_consumers(s)]
         if read_by_sql:
             frame = detached(frame).persist()
             releases.append(frame.unpersist)
         entries = []
-        in_python = [s for s in self._sources if s.forward or self._python_shuffled(s)]
+        in_python = [s for s in sources if s.forward or self._python_shuffled(s)]
         if in_python:
             single = len(self._sources) == 1
             ports = tuple(Port(s.number, None if single else self._sources.index(s)) for s in in_python)
@@ -182,7 +199,7 @@ class Pipeline:
             if source not in in_python:
                 _count_in_jvm(rows, source, outcome)
             entries += self._sql_entries(rows, source, 0, releases)
-        return self._stages.union(entries)
+        return entries
 
     def _rows_of(self, frame: DataFrame, source: Node) -> DataFrame:
         if len(self._sources) == 1:
@@ -214,9 +231,7 @@ class Pipeline:
 
     def _reads_jvm(self, node: Node) -> bool:
         """Whether a sql operator reads straight from a source or from another sql operator."""
-        return any(
-            node.number in producer.shuffled and producer.kind in (Kind.SOURCE, Kind.SQL) for producer in self._program.nodes
-        )
+        return any(node.number in producer.shuffled and producer.in_jvm for producer in self._program.nodes)
 
     def _sql_entries(self, frame: DataFrame, producer: Node, level: int, releases: list[Callable[[], Any]]) -> list[Any]:
         return [e for node in self._sql_consumers(producer) for e in self._run_sql(frame, node, level, releases)]

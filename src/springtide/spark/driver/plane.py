@@ -19,10 +19,11 @@ from springtide.control.ports import Control, Failure
 from springtide.control.supervisor import Supervisor
 from springtide.errors import RecordError, RunError, SpringtideError
 from springtide.model.ending import Ended, Ending
+from springtide.model.source import Position, SourceUnavailable
 from springtide.model.topology import Topology
+from springtide.once import Once
 from springtide.policy.group import Grouping
 from springtide.spark.driver import closing, clusters, sources
-from springtide.spark.driver.arrivals import ArrivalSchedule, check_committed
 from springtide.spark.driver.batch import BatchRunner
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.closing import Closed, Open
@@ -31,6 +32,7 @@ from springtide.spark.driver.last_batch import LastBatch
 from springtide.spark.driver.pipeline import Pipeline
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.stalls import Stalls
+from springtide.spark.driver.streams import Streams
 from springtide.spark.driver.workers import Workers
 from springtide.spark.private import failures, jvm, pool, query
 from springtide.spark.shared import program as programs
@@ -95,7 +97,7 @@ class BatchPlane:
         self._timed = {name: layout for name, layout in self._layouts.items() if any(layout.timers)}
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
         self._sinks = Sinks(topology, letters, {n: place for n, place in {**places, "": dead}.items() if place is not None})
-        self._arrivals = ArrivalSchedule(topology, checkpoint, clock)
+        self._streams = Streams(topology, checkpoint)
         self._session: SparkSession | None = None
         self._jvm_lock: Any = None
         self._runner: BatchRunner | None = None
@@ -104,7 +106,7 @@ class BatchPlane:
         self._query: StreamingQuery | None = None
         self._frame: DataFrame | None = None  # the input of the query
         self._halt = threading.Event()  # once set, the query starts no further batch
-        self._arrived: dict[str, int] = {}  # by generated source, the records that had arrived when the query began
+        self._ends: Mapping[str, Position] = {}  # where the sources ended when a query for all available records began
         self._committed_before = 0  # records, by earlier runs
         self._confirming = False
         self._end: float | None = None  # deadline of the run, by time.monotonic
@@ -134,6 +136,9 @@ class BatchPlane:
     def _run_query(self, ending: Ending) -> Ended | None:
         if self._session is None:
             self.open()
+        unreachable = self._begin_sources(ending)
+        if unreachable is not None:
+            return unreachable
         ended = self._watch(self._start(ending), ending)
         if ended is Ended.AVAILABLE and self._needs_confirmation():
             return None
@@ -163,9 +168,24 @@ class BatchPlane:
         session = self._new_session()
         self._jvm_lock = jvm.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
-        self._arrivals.check()
+        self._streams.check()
         self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
         self._opened(session)
+
+    def _begin_sources(self, ending: Ending) -> Ended | None:
+        """Wait until all sources can be reached. Returns a reason to end the run before."""
+        waiting = Once()
+        while True:
+            try:
+                self._streams.begin(at_once=ending.available_now)
+                return None
+            except SourceUnavailable as error:
+                if waiting.begins():
+                    log.warning("a source cannot be reached (%s); the run waits for it", error)
+            ended = self._end_due()
+            if ended is not None:
+                return ended
+            self._stop.wait(1.0)
 
     def _start(self, ending: Ending) -> StreamingQuery:
         """A query from the checkpoint, under a new epoch."""
@@ -183,24 +203,24 @@ class BatchPlane:
         catalogs = self._checkpoint.catalogs()
         self._state = StateBook(self._topology, self._layouts, self._checkpoint.epoch, last, pipeline.merge_state, catalogs)
         self._runner = BatchRunner(
-            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._arrivals.backlog,
-            self._halt, self._state,
+            self._topology, session, self._checkpoint, pipeline, self._sinks, self._control, self._streams, self._halt,
+            self._state,
         )  # fmt: skip
         self._runner.batches, self._runner.failure = done, failure
         ticking = self._ticking()
         if ending.available_now:
             for name in AVAILABLE_NOW:
                 session.conf.set(name, "true")
-        self._arrivals.begin(at_once=ending.available_now)
-        self._arrived = self._arrivals.arrived()
-        schedule, control = self._checkpoint.schedule, self._checkpoint.source_control
-        self._frame = sources.stream(session, self._topology, schedule, control, ticking)
+        self._ends = self._streams.ends(self._last_committed) if ending.available_now else {}
+        self._frame = sources.stream(session, self._topology, self._streams, ticking)
         if clusters.is_local(session):
             pool.fill(session)
         self._query = query.start_query(
             self._frame, self._topology.name, self._checkpoint.spark_location, self._runner, ending.available_now
         )
-        return self._query
+        started = self._query
+        self._streams.follow(lambda: query.last_progress(started))
+        return started
 
     def _ticking(self) -> bool:
         """Whether the query also runs batches without records, for timers. Spark's offset log then has one more source, so the
@@ -235,7 +255,7 @@ class BatchPlane:
                 "Spark ended the query without an error before it had read everything: something stopped it. Spark does so"
                 " itself when a copy of this checkpoint is started in the same application"
             )
-        check_committed(self._arrived, self._runner.committed)
+        self._streams.check_read(self._ends, self._last_committed)
         return Ended.AVAILABLE
 
     def _due(self, ending: Ending) -> Ended | None:
@@ -254,15 +274,19 @@ class BatchPlane:
         return Ended.DURATION if self._end is not None and time.monotonic() >= self._end else None
 
     def _exhausted(self) -> bool:
+        return self._streams.are_exhausted(self._last_committed)
+
+    @property
+    def _last_committed(self) -> int:
         assert self._runner is not None
-        return self._arrivals.are_exhausted(self._runner.committed)
+        return self._runner.last_committed
 
     def _needs_confirmation(self) -> bool:
         """Whether another query has to confirm that no records are available: once, if this run has read none and the number
         of arrived records is not known for every source."""
         assert self._runner is not None
         read = sum(self._runner.committed.values()) > self._committed_before
-        if self._arrivals.are_counted or self._confirming or read:
+        if self._streams.are_all or self._confirming or read:
             return False
         self._confirming = True
         self._retire()
@@ -301,7 +325,7 @@ class BatchPlane:
         return closing.run(self._runner, self._frame, batch, self._last_batch)
 
     def _log_end(self, ended: Ended) -> None:
-        waiting = self._arrivals.backlog(self._runner.committed) if self._runner else None
+        waiting = sum(backlog or 0 for backlog in self._streams.backlogs(self._last_committed).values()) if self._runner else 0
         log.info("the run ended: %s, after %d batches", ended, self._batches)
         if waiting and not self._batches:
             log.warning("the run ended (%s) before its first batch; %s records wait", ended, f"{waiting:,}")
@@ -329,6 +353,8 @@ class BatchPlane:
         broken, missing = failures.failed_record(error), failures.missing_module(error)
         if broken:
             raise RecordError(f"{broken}; nothing of the batch was committed") from error
+        if (final := failures.final_error(error)) is not None:
+            raise RunError(final) from error
         if missing:
             raise RunError(
                 f"No module named {missing!r} on the executors; ship it with --py-files (py_files=), or install it there"
@@ -361,7 +387,8 @@ class BatchPlane:
         self._end_merges()
 
     def close(self, stop_session: bool = True) -> None:
-        """Release the checkpoint, and end the session with ``stop_session``."""
+        """Release the checkpoint and the sources, and end the session with ``stop_session``."""
+        self._streams.close()
         self._end_merges()
         self._workers.end()
         self._unlock()

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from springtide.errors import TopologyError
-from springtide.model.endpoints import DataFrameSource, FilesSource, GenerateSource
+from springtide.model.endpoints import DataFrameSource, FilesSource
 from springtide.model.schema import misfits
+from springtide.model.source import Source
 from springtide.model.topology import Operator, Topology
-from springtide.spark.driver import generated
+from springtide.spark.driver.streams import Streams
 from springtide.spark.private import jvm
 
 
-def stream(
-    session: SparkSession, topology: Topology, start: Path, control: Callable[[str], Path], ticking: bool = False
-) -> DataFrame:
-    """One DataFrame for all sources. With several, each row fills the struct column of its own source. ``start``: the document
-    with the start of the schedule.
+def stream(session: SparkSession, topology: Topology, streams: Streams, ticking: bool = False) -> DataFrame:
+    """One DataFrame for all sources. With several, each row fills the struct column of its own source.
 
     ``ticking``: there is a batch at least once a second, without records if none arrive.
     """
-    frames = [_frame(session, source, start, control(source.name)) for source in topology.sources]
+    frames = [_frame(session, source, streams) for source in topology.sources]
     united = frames[0] if len(frames) == 1 else _side_by_side(frames)
     return united.unionByName(_ticks(session, united)) if ticking else united
 
@@ -51,11 +46,11 @@ def _side_by_side(frames: list[DataFrame]) -> DataFrame:
     return united
 
 
-def _frame(session: SparkSession, operator: Operator, start: Path, control: Path) -> DataFrame:
+def _frame(session: SparkSession, operator: Operator, streams: Streams) -> DataFrame:
     spec = operator.source
-    if isinstance(spec, GenerateSource):
+    if isinstance(spec, Source):
         with jvm.drivers_python(session):
-            return generated.stream(session, spec, operator.schema, start, control)
+            return streams.frame(session, operator)
     if isinstance(spec, FilesSource):
         reader = session.readStream.format(spec.format).schema(from_arrow_schema(operator.schema)).options(**spec.options)
         if spec.max_files is not None:

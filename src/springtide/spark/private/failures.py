@@ -21,8 +21,13 @@ def worker_died(error: Exception) -> bool:
 
 
 def failed_record(error: Exception) -> str | None:
-    """The error of a generator that cannot make a record. It fails on the same record every time."""
+    """The error of a source that cannot make a record. It fails on the same record every time."""
     return _found(r"springtide\.errors\.RecordError: (.+)", error)
+
+
+def final_error(error: Exception) -> str | None:
+    """The error of a source that no repetition mends, for example because unread records were deleted."""
+    return _found(r"springtide\.errors\.RunError: (.+)", error)
 
 
 def missing_module(error: Exception) -> str | None:

@@ -34,6 +34,8 @@ VERSION = re.compile("v[12]")
 """The log versions that Spark 4 reads. It does not start from a file of another version."""
 _OF_SOURCE = re.compile("([0-9]{1,9}):(.*)")
 """A line of version 2: the number of a source, and its offset."""
+NO_OFFSET = "-"
+"""The offset of a source that has none yet."""
 COMPACT = ".compact"
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 """The text of a commit, if the query has no Spark watermark."""
@@ -179,6 +181,11 @@ class Logs:
 def log_offsets(offsets: str) -> dict[int, int | None]:
     """By source, the last entry of its log that a batch reads; None for a source without a log."""
     return {source: _log_offset(offset) for source, offset in _by_source(_lines(offsets)).items()}
+
+
+def offsets_by_source(offsets: str) -> dict[int, str]:
+    """The text of each source's offset."""
+    return _by_source(_lines(offsets))
 
 
 def _log_offset(offset: str) -> int | None:

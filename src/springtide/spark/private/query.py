@@ -10,6 +10,7 @@ Without the status store, warnings of a batch without progress do not name its s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -70,6 +71,13 @@ def found_nothing_new(query: StreamingQuery) -> bool:
     Spark could record the cause, has no exception either.
     """
     return bool(query._jsq.streamingQuery().noNewData())
+
+
+def last_progress(query: StreamingQuery) -> dict[str, Any] | None:
+    """The progress document of the last batch; None before it. The public property parses it into objects."""
+    progress = query._jsq.lastProgress()
+    document: dict[str, Any] | None = None if progress is None else json.loads(progress.json())
+    return document
 
 
 def empty_like(frame: DataFrame) -> DataFrame:

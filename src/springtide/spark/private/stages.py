@@ -45,6 +45,13 @@ class Stages:
         """The rows of a DataFrame as Arrow record batches."""
         return frame._jdf.toArrowBatchRdd()
 
+    def scattered(self, elements: list[bytes]) -> Any:
+        """A stage with one of these elements in each partition."""
+        listed = self._jvm.java.util.ArrayList()
+        for element in elements:
+            listed.add(element)
+        return self._context._jsc.parallelize(listed, len(elements)).rdd()
+
     def apply(self, stage: Any, function: StageFunction) -> Any:
         """A stage that runs a function on every partition."""
         if function not in self._wrapped:

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
-from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink, GenerateSource
+from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink
+from springtide.model.source import Reader, Source
 from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnCrash, OnError, Operator, Topology
 from springtide.policy.group import Grouping, Learner
 from springtide.spark.state.stepping import StateLayout
-
-CREATED = "_springtide_created"
-"""The hidden column of a generated stream: a record's creation time in microseconds since 1970."""
-
 
 PRIVATE_FOLDER = "_springtide"
 """The folder for staged files in the output of a ``files`` sink. Spark and others skip names that begin with ``_``."""
@@ -54,7 +52,7 @@ class Node:
     grouping: Grouping | None  # None: forward
     forward: tuple[int, ...]  # consumers in the same task
     shuffled: tuple[int, ...]  # consumers in a later stage
-    created: str | None = None  # the column with the creation time, for sources
+    created: str | None = None  # the column with the creation time, for sources that the JVM reads
     ordered: bool = True  # whether its rows have the same order when a partition is read again
     staging: Staging | None = None  # for sinks; None discards
     readers: Mapping[str, schemas.Reader] = field(default_factory=dict)  # for the fields of input_record
@@ -64,6 +62,18 @@ class Node:
     learns: bool = False  # whether its grouping learns the costs of records
     learns_by_key: bool = True
     on_crash: OnCrash = OnCrash.STOP
+    source: Source | None = None  # for sources that tasks read
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The reader of a source, for all tasks of a worker process."""
+        assert self.source is not None and self.schema is not None
+        return self.source.reader(self.schema, self.record)
+
+    @property
+    def in_jvm(self) -> bool:
+        """Whether its output is rows of the JVM."""
+        return self.kind is Kind.SQL or (self.kind is Kind.SOURCE and self.source is None)
 
 
 @dataclass(frozen=True)
@@ -137,15 +147,14 @@ def _node(
     record = operator.accepts or (upstream.record if upstream else None)
     if wants_records and record is None:
         record = schemas.record_class(offered)
-    source = operator.source
-    created = CREATED if isinstance(source, GenerateSource) else source.created if source else None
+    spec = operator.source
     return Node(
         numbers[operator.name], operator.name, operator.kind, operator.function, operator.schema, operator.record,
         offered, record, operator.on_error, grouping,
         forward=tuple(numbers[c.name] for c in consumers if c.chained and c.kind not in (Kind.SQL, Kind.LATE)),
         shuffled=tuple(numbers[c.name] for c in consumers if not c.chained or c.kind is Kind.SQL),
-        created=created,
-        ordered=source.ordered if isinstance(source, DataFrameSource) else operator.kind is not Kind.SQL,
+        created=getattr(spec, "created", None) if not isinstance(spec, Source) else None,
+        ordered=spec.ordered if isinstance(spec, DataFrameSource) else operator.kind is not Kind.SQL,
         staging=staging,
         layout=layout,
         late=tuple(numbers[c.name] for c in consumers if c.kind is Kind.LATE),
@@ -154,6 +163,7 @@ def _node(
         learns=isinstance(grouping, Learner),
         learns_by_key=getattr(grouping, "by_key", True),
         on_crash=operator.on_crash,
+        source=spec.in_tasks() if isinstance(spec, Source) else None,
     )  # fmt: skip
 
 

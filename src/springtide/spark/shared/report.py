@@ -41,6 +41,7 @@ class Report:
     variances: Mapping[str, Mapping[str, Variance]] = field(default_factory=dict)  # by operator and column, of the costs
     dead: int = 0
     shed: int = 0
+    lost: int = 0  # records that a source had deleted before they were read
     stopped: Letter | None = None  # the record whose failure stops the run
 
     def encoded(self) -> bytes:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from springtide.model.columns import to_batch
 from springtide.model.schema import Reader
 from springtide.model.state import Group, Step, arrow_type, moment
 from springtide.processors.processor import Clock, Processor, State, Timer
-from springtide.spark.task.chunk import Chunk, Refused, to_batch
+from springtide.spark.task.chunk import Chunk, Refused
 
 TIMERS = {Clock.EVENT: "_event_timers", Clock.PROCESSING: "_clock_timers"}
 NEXT = {Clock.EVENT: "_event_due", Clock.PROCESSING: "_clock_due"}

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from springtide.errors import RunError, SpringtideError
+from springtide.model.columns import to_batch
 from springtide.model.schema import as_python, microseconds
 from springtide.model.state import Group, Stateful, Step
 from springtide.policy.group.keys import key_hashes
@@ -30,7 +31,6 @@ from springtide.spark.state.lookup import Identities
 from springtide.spark.state.receipt import StateReceipt
 from springtide.spark.state.segment import GONE, HASH, HASH2, KEY, OWN, STATE, TOUCHED, Segment, Writer
 from springtide.spark.state.store import store_of
-from springtide.spark.task.chunk import to_batch
 
 GROUP_BYTES = 64 << 20
 """Limits the state in memory: a task works on groups of shards of at most about this size."""

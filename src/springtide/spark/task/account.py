@@ -52,6 +52,7 @@ class Account:
         self.variances: dict[str, dict[str, Variance]] = {}
         self.dead = 0
         self.shed = 0
+        self.lost = 0
         self.stopped: Letter | None = None
 
     def tally(self, node: Node) -> Tally:
@@ -78,7 +79,7 @@ class Account:
         return Report(
             self._task, tuple(_reported(self._task, node, tally) for node, tally in self._tallies.values()),
             tuple(self.receipts), tuple(self.state), self.sinks, tuple(self.created), self.times, self.variances,
-            self.dead, self.shed, self.stopped,
+            self.dead, self.shed, self.lost, self.stopped,
         )  # fmt: skip
 
 

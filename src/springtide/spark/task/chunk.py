@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from springtide.model.columns import column
+from springtide.model.columns import to_batch
 
 Misfit = Callable[[Any, Exception], None]
 """Called with each record that does not fit the schema, and the error."""
@@ -97,12 +96,6 @@ class Chunk:
         return True
 
 
-def to_batch(records: Sequence[Any], schema: pa.Schema, strict: bool = False) -> pa.RecordBatch:
-    """Dataclass instances or mappings as an Arrow batch of exactly this schema. ``strict``: see ``column``."""
-    columns = [column(_values_of(records, field.name), field, strict) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def _by_keyword(cls: type, wanted: Sequence[dataclasses.Field[Any]]) -> Callable[..., Any]:
     names = [field.name for field in wanted]
     return lambda *values: cls(**dict(zip(names, values, strict=True)))
@@ -114,14 +107,6 @@ def _read(make: Callable[..., Any], readers: Sequence[Callable[[Any], Any] | Non
         return make(*(value if read is None or value is None else read(value) for value, read in values))
     except BaseException as error:  # noqa: BLE001  any error of the class fails its row alone
         return Refused(row, error)
-
-
-def _values_of(records: Sequence[Any], name: str) -> list[Any]:
-    """One field of all records, which usually have one class."""
-    kinds = set(map(type, records))
-    reads = {kind: (operator.itemgetter if issubclass(kind, Mapping) else operator.attrgetter)(name) for kind in kinds}
-    read = reads[kinds.pop()] if len(kinds) == 1 else lambda record: reads[type(record)](record)
-    return list(map(read, records))
 
 
 def _values(stored: pa.Array, read: Callable[[Any], Any] | None) -> list[Any]:

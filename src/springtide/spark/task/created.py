@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,6 +19,11 @@ def younger(batch: pa.RecordBatch, created: str, since: float) -> tuple[pa.Recor
 
 def quantiles(column: pa.Array, parts: int = 64) -> list[tuple[float, float]]:
     """Up to ``parts`` creation times (seconds since 1970) that represent all records, each with its number of records."""
-    times = np.sort(microseconds(column).drop_null().to_numpy(zero_copy_only=False)) / 1e6
+    return representatives(microseconds(column).drop_null().to_numpy(zero_copy_only=False), parts)
+
+
+def representatives(micros: npt.NDArray[np.int64], parts: int = 64) -> list[tuple[float, float]]:
+    """The same of times in microseconds."""
+    times = np.sort(micros) / 1e6
     groups = np.array_split(times, min(parts, len(times))) if len(times) else []
     return [(float(group.mean()), float(len(group))) for group in groups]

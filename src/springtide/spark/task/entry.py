@@ -1,4 +1,4 @@
-"""The tasks in which rows of the JVM enter, from a source or a sql operator."""
+"""The tasks in which rows of the JVM enter, from a source that Spark reads or from a sql operator."""
 
 from __future__ import annotations
 

@@ -62,8 +62,7 @@ class Task:
         if node.shuffled or len(node.forward) > 1:
             chunk.batch()  # find misfits once, before any consumer
         for number in node.shuffled:
-            in_jvm = node.kind in (Kind.SOURCE, Kind.SQL) and self.program.nodes[number].kind is Kind.SQL
-            if not in_jvm:  # else it reads the producer's rows in the JVM
+            if not (node.in_jvm and self.program.nodes[number].kind is Kind.SQL):  # else it reads the rows in the JVM
                 self._outbox.add(number, node.number, chunk.batch())
         for position, number in enumerate(node.forward):
             # each consumer gets its own objects, because a function may change a list in a record

@@ -124,7 +124,8 @@ class Tide:
         usual, counted = _usual(known, float(np.maximum(1, np.ceil(came * graph.work_s)).sum()))
         best = self._cheapest(snapshot, graph, past, usual, target_s)
         reason = (
-            f"demand {past['forecast']:,.0f}/s forecast after {came:,.0f}, backlog {graph.backlog:,.0f},"
+            f"demand {past['forecast']:,.0f}/s forecast after {came:,.0f},"
+            f" {'backlog unknown' if snapshot.backlog is None else f'backlog {graph.backlog:,.0f}'},"
             f" {best.late_s:.1f} s likely late"
         )
         wanted = {

@@ -1,0 +1,130 @@
+"""What a Kafka cluster says about topics: their ids, partitions and offsets."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from springtide.connectors.kafka.clients import PATIENT_S, Connection, Faults, needed, unavailable
+
+NEW_TOPICS_S = 5.0
+"""The names of all topics are asked for again after this time, to find new ones that match a pattern: in a large cluster the
+answer has megabytes."""
+
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id of a topic if the brokers give none."""
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as it is now: the offsets are the first that retention has left, and the end for readers."""
+
+    name: str
+    id: str
+    lows: Mapping[int, int]
+    highs: Mapping[int, int]
+
+
+class Cluster:
+    """Answers about the topics of a source: those with these names, or those that match a pattern."""
+
+    def __init__(
+        self, connection: Connection, topics: Sequence[str], committed: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._connection, self._topics, self._committed, self._clock = connection, topics, committed, clock
+        self.faults = Faults()
+        self._admin: Any = None
+        self._names: tuple[str, ...] = ()
+        self._named = float("-inf")
+
+    def names(self) -> tuple[str, ...]:
+        """The topics of the source. A pattern may match none."""
+        patterns = [re.compile(topic) for topic in self._topics if topic.startswith("^")]
+        if patterns and self._clock() - self._named > NEW_TOPICS_S:
+            found = self._ask(lambda: self.admin.list_topics(timeout=PATIENT_S).topics)
+            self._names = tuple(sorted(name for name in found if any(_matches(pattern, name) for pattern in patterns)))
+            self._named = self._clock()
+        return tuple(sorted({*self._names, *(topic for topic in self._topics if not topic.startswith("^"))}))
+
+    def topics(self) -> dict[str, Topic]:
+        """The topics that exist, with their offsets; those that do not exist are missing."""
+        described = self.described(self.names())
+        places = [(name, number) for name, (_, numbers) in described.items() for number in numbers]
+        lows, highs = self.offsets(places, "earliest"), self.offsets(places, "latest")
+        return {
+            name: Topic(name, identity, {n: lows[name, n] for n in numbers}, {n: highs[name, n] for n in numbers})
+            for name, (identity, numbers) in described.items()
+        }
+
+    def described(self, names: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
+        """The id and the partitions of each topic that exists."""
+        confluent = needed()
+        wanted = list(names)
+        if not wanted:
+            return {}
+        asked = self._ask(lambda: self.admin.describe_topics(confluent.TopicCollection(wanted), request_timeout=PATIENT_S))
+        found = {}
+        for name, answer in asked.items():
+            try:
+                topic = answer.result(PATIENT_S + 1)
+            except confluent.KafkaException as error:
+                if error.args[0].code() == confluent.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise self._fault(error) from None
+            except TimeoutError as error:
+                raise self._fault(error) from None
+            identity = str(topic.topic_id or NO_ID)
+            found[name] = ("" if identity == NO_ID else identity, sorted(part.id for part in topic.partitions))
+        return found
+
+    def offsets(self, places: Sequence[Place], which: str | int) -> dict[Place, int]:
+        """For each partition the "earliest" or "latest" offset, or the first of records since a time in milliseconds; -1 if
+        there is none since then."""
+        confluent, admin = needed(), needed("confluent_kafka.admin")
+        if not places:
+            return {}
+        spec = admin.OffsetSpec
+        wanted = spec.for_timestamp(which) if isinstance(which, int) else getattr(spec, which)()
+        level = confluent.IsolationLevel
+        isolation = level.READ_COMMITTED if self._committed else level.READ_UNCOMMITTED
+        asked = self._ask(
+            lambda: self.admin.list_offsets(
+                {confluent.TopicPartition(*place): wanted for place in places},
+                isolation_level=isolation,
+                request_timeout=PATIENT_S,
+            )
+        )
+        return {
+            (place.topic, place.partition): self._ask(partial(answer.result, PATIENT_S + 1)).offset
+            for place, answer in asked.items()
+        }
+
+    @property
+    def admin(self) -> Any:
+        if self._admin is None:
+            self._admin = self._connection.client(needed("confluent_kafka.admin").AdminClient, {}, self.faults)
+        return self._admin
+
+    def close(self) -> None:
+        self._admin = None
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except (needed().KafkaException, TimeoutError) as error:
+            raise self._fault(error) from None
+
+    def _fault(self, error: BaseException) -> Exception:
+        self.admin.poll(0)  # faults come to the callback by this
+        return unavailable(self._connection.servers, error, self.faults)
+
+
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    """Kafka's own topics, such as __consumer_offsets, match only a pattern that names their underscores."""
+    return pattern.match(name) is not None and (not name.startswith("__") or pattern.pattern.startswith("^__"))

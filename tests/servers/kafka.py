@@ -1,0 +1,341 @@
+"""A real Kafka for tests: one broker in KRaft mode on the loopback, in a JVM of its own.
+
+The fixture ``kafka`` gives a running ``Broker``, which all tests of a process share. A test may kill it: the next one
+gets a broker that runs. Whoever takes the fixture has the marker ``kafka``.
+
+    def test_something(kafka: Broker) -> None:
+        topic = kafka.topic(partitions=2)                  # with a name of its own; settings: **{"cleanup.policy": "compact"}
+        kafka.produce(topic, [b"a", b"b"], partition=0)    # also key=, headers=, timestamp= in milliseconds
+        kafka.transaction(topic, [b"c"], commit=False)     # aborted: it leaves a gap and a marker in the offsets
+        kafka.offsets(topic)                               # {0: (0, 4), 1: (0, 0)}, the low and high watermarks
+        kafka.messages(topic)                              # the committed messages, each a confluent_kafka.Message
+        kafka.delete_records(topic, {0: 1})                # as retention does
+        kafka.grow(topic, 4)                               # more partitions
+        kafka.delete_topic(topic)
+        kafka.group_offsets("group")                       # {"topic/0": 17}
+        kafka.kill(); kafka.start()                        # SIGKILL, then the same data and port
+        kafka.pause(); kafka.go_on()                       # SIGSTOP and SIGCONT: it answers nobody
+        kafka.servers                                      # "127.0.0.1:20123"
+        kafka.sasl_servers                                 # a listener that wants USER and PASSWORD
+
+``make setup`` fetches the broker with Maven (``pom.xml`` beside this file) into the virtual environment. Where that is
+impossible the tests skip with the reason; with CI in the environment they fail. The first start of a process takes 4 s, of
+which 1 s formats the folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.keeper import Kept, free_ports
+
+JARS = Path(sys.prefix) / "kafka"
+START_S = 90.0
+"""Limits the wait for a broker; a machine that is busy with other tests took 20 s."""
+USER, PASSWORD = "reader", "Xq7-correct-horse"
+"""Of the listener ``kafka.sasl_servers``."""
+
+
+def missing() -> str | None:
+    """Why there can be no broker here; None if there can."""
+    from springtide.errors import SetupError
+    from springtide.spark.driver.java import find_java
+
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        return "confluent-kafka is not installed: pip install springtide[kafka]"
+    try:
+        find_java()
+    except SetupError as error:
+        return f"no Java for Kafka's broker: {error}"
+    return None if (JARS / ".fetched").exists() else f"no Kafka in {JARS}: `make setup` fetches it, with Maven"
+
+
+def require() -> None:
+    """Skip the test if there can be no broker; with CI in the environment it fails."""
+    reason = missing()
+    if reason is not None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+
+
+class Broker:
+    """One Kafka broker and what tests do with it."""
+
+    def __init__(self, folder: Path) -> None:
+        from springtide.spark.driver.java import find_java
+
+        self._java = find_java().home / "bin" / "java"
+        self._port, self._sasl_port, self._controller_port = free_ports(3)
+        self._settings, self.log = folder / "server.properties", folder / "broker.log"
+        self._settings.write_text(self._properties(folder / "data"))
+        self._kept: Kept | None = None
+        self._names = itertools.count()
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def sasl_servers(self) -> str:
+        """A listener that wants ``security.protocol=SASL_PLAINTEXT``, mechanism PLAIN, USER and PASSWORD."""
+        return f"127.0.0.1:{self._sasl_port}"
+
+    # the process
+
+    def format(self) -> None:
+        cluster = uuid.uuid4().bytes.hex()[:22]
+        command = [*self._command("kafka.tools.StorageTool"), "format", "-t", cluster, "-c", str(self._settings)]
+        done = subprocess.run(command, env=self._environ, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"Kafka's folder cannot be formatted: {done.stdout}{done.stderr}")
+
+    def start(self) -> None:
+        """Start the broker, unless it runs, and wait until it answers."""
+        if not self.running():
+            self.kill()
+            self._kept = Kept([*self._command("kafka.Kafka"), str(self._settings)], self.log, self._environ)
+        until = time.monotonic() + START_S
+        while not self._answers():
+            if not self.running() or time.monotonic() > until:
+                raise RuntimeError(f"Kafka does not start; the end of its log:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.1)
+
+    def running(self) -> bool:
+        return self._kept is not None and self._kept.running()
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL; ``start`` starts it again with the same data and port."""
+        if self._kept is not None:
+            self._kept.kill()
+        self._kept = None
+
+    def pause(self) -> None:
+        """Stop the process as it is, so that connections stay and nothing answers."""
+        assert self._kept is not None
+        self._kept.send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._kept is not None
+        self._kept.send(signal.SIGCONT)
+
+    # topics
+
+    def topic(self, name: str = "", partitions: int = 1, **settings: str) -> str:
+        """Make a topic; without a name it gets one of its own."""
+        from confluent_kafka.admin import NewTopic
+
+        name = name or f"topic-{next(self._names)}"
+        made = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        self._wait(self.admin.create_topics([made]))
+        self._until_led(name, partitions)
+        return name
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        from confluent_kafka.admin import NewPartitions
+
+        self._wait(self.admin.create_partitions([NewPartitions(topic, partitions)]))
+        self._until_led(topic, partitions)
+
+    def delete_topic(self, topic: str) -> None:
+        self._wait(self.admin.delete_topics([topic]))
+        while topic in self.admin.list_topics(timeout=10).topics:
+            time.sleep(0.05)
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete the records before an offset of each partition, as retention does."""
+        from confluent_kafka import TopicPartition
+
+        self._wait(self.admin.delete_records([TopicPartition(topic, number, offset) for number, offset in before.items()]))
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """The low and the high watermark of each partition."""
+        from confluent_kafka import TopicPartition
+
+        with self.consumer() as consumer:
+            numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+            return {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=10) for n in sorted(numbers)}
+
+    def group_offsets(self, group: str) -> dict[str, int]:
+        """The offsets that a consumer group has committed, by "topic/partition"."""
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        (answer,) = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+        return {f"{place.topic}/{place.partition}": place.offset for place in answer.result(10).topic_partitions}
+
+    # records
+
+    def produce(
+        self, topic: str, values: Sequence[bytes | None], *, partition: int = -1, key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (), timestamp: int = 0,
+    ) -> None:  # fmt: skip
+        """Write records and wait until they are durable. ``timestamp``: milliseconds since 1970; 0 is now."""
+        self._send(self._producer, topic, values, partition, key, headers, timestamp)
+        assert self._producer.flush(30) == 0, "the broker did not take all records"
+
+    def transaction(self, topic: str, values: Sequence[bytes | None], *, partition: int = -1, commit: bool = True) -> None:
+        """Write records in a transaction of their own, and commit or abort it."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": uuid.uuid4().hex})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        self._send(producer, topic, values, partition, None, (), 0)
+        producer.flush(30)
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
+    def messages(self, topic: str, isolation: str = "read_committed") -> list[Any]:
+        """All messages from the start to the end of a topic, partition by partition."""
+        from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+
+        found: list[Any] = []
+        with self.consumer(**{"isolation.level": isolation, "enable.partition.eof": True}) as consumer:
+            for number in sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions):
+                consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
+                while (message := consumer.poll(30)) is not None:
+                    fault = message.error()
+                    if fault is not None and fault.code() == KafkaError._PARTITION_EOF:
+                        break
+                    assert fault is None, fault
+                    found.append(message)
+        return found
+
+    def consumer(self, **config: Any) -> Any:
+        """A consumer that closes at the end of a ``with``."""
+        from confluent_kafka import Consumer
+
+        plain = {"bootstrap.servers": self.servers, "group.id": "tests", "enable.auto.commit": False}
+        return Consumer({**plain, **config})
+
+    @cached_property
+    def admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+    # helpers
+
+    @cached_property
+    def _producer(self) -> Any:
+        from confluent_kafka import Producer
+
+        return Producer(
+            {"bootstrap.servers": self.servers, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000, "log_level": 0}
+        )
+
+    @staticmethod
+    def _send(
+        producer: Any, topic: str, values: Sequence[bytes | None], partition: int, key: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]], timestamp: int,
+    ) -> None:  # fmt: skip
+        for number, value in enumerate(values):
+            producer.produce(topic, value, key, partition=partition, timestamp=timestamp, headers=list(headers))
+            if number % 10_000 == 9_999:
+                producer.poll(0)
+
+    @staticmethod
+    def _wait(answers: Mapping[Any, Any]) -> None:
+        for answer in answers.values():
+            answer.result(30)
+
+    def _until_led(self, topic: str, partitions: int) -> None:
+        """Wait until every partition has a leader, as otherwise the first reads of a test fail now and then."""
+        while True:
+            found = self.admin.list_topics(timeout=10).topics.get(topic)
+            if (
+                found is not None
+                and len(found.partitions) == partitions
+                and all(p.leader >= 0 for p in found.partitions.values())
+            ):
+                return
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            return bool(AdminClient({"bootstrap.servers": self.servers, "log_level": 0}).list_topics(timeout=1).brokers)
+        except KafkaException:
+            return False
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        """Without the options of the tests' own JVMs, whose archives of classes a broker cannot use."""
+        return {name: value for name, value in os.environ.items() if name not in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")}
+
+    def _command(self, main: str) -> list[str]:
+        logs = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        memory = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # starts in 4.0 s instead of 5.5
+        return [str(self._java), *memory, logs, "-cp", f"{JARS}/*", main]
+
+    def _properties(self, data: Path) -> str:
+        one = "org.apache.kafka.common.security.plain.PlainLoginModule required user_"
+        listeners = {"PLAINTEXT": self._port, "SASL": self._sasl_port, "CONTROLLER": self._controller_port}
+        told = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
+        return "\n".join(f"{name}={value}" for name, value in {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "listeners": ",".join(told.values()),
+            "advertised.listeners": f"{told['PLAINTEXT']},{told['SASL']}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": f'{one}{USER}="{PASSWORD}";',
+            "log.dirs": data,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            "auto.create.topics.enable": "false",
+            "broker.session.timeout.ms": 2000,  # a killed broker may come back after this time; the default is 9 s
+            "broker.heartbeat.interval.ms": 500,
+            "log.retention.ms": -1,  # a test that wants retention says so in the topic's settings
+            "log.cleaner.backoff.ms": 200,  # compaction and retention come within a test
+            "log.retention.check.interval.ms": 500,
+            "log.segment.delete.delay.ms": 500,
+            "log.initial.task.delay.ms": 500,
+        }.items())  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def kafka_of_session() -> Iterator[Broker]:
+    """The broker of this process; a test takes ``kafka``."""
+    require()
+    folder = Path(tempfile.mkdtemp(prefix="springtide-kafka-"))
+    broker = Broker(folder)
+    try:
+        broker.format()
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def kafka(kafka_of_session: Broker) -> Broker:
+    """A broker that runs, also after a test that has killed it."""
+    if kafka_of_session.running():
+        kafka_of_session.go_on()
+    kafka_of_session.start()
+    return kafka_of_session
