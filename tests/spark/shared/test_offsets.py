@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import springtide
 from springtide.connectors.generate import GenerateSource
 from springtide.model.generated import Draw
 from springtide.model.rate import constant
@@ -179,8 +178,18 @@ def test_the_users_own_limit_holds_whatever_the_plan_allows(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "torn",
-    ["", '{"read_limit": 5', "null", "[]", "{}", '{"limit": 5}', '{"read_limit": -1}', '{"read_limit": true}', '{"read_limit": 2.5}'],
-)  # fmt: skip
+    [
+        "",
+        '{"read_limit": 5',
+        "null",
+        "[]",
+        "{}",
+        '{"limit": 5}',
+        '{"read_limit": -1}',
+        '{"read_limit": true}',
+        '{"read_limit": 2.5}',
+    ],
+)
 def test_a_torn_or_missing_control_file_leaves_the_last_one_in_force(tmp_path: Path, torn: str) -> None:
     made = bench(tmp_path)
     assert made.latest(0) == 1000

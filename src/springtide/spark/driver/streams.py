@@ -150,9 +150,11 @@ class Streams:
 
     def parts(self, batch: int, widths: Mapping[str, int]) -> Parts:
         """The ranges of a batch for each task. A replay of the batch, whose plan is the same, has the same."""
-        cut = {}
+        cut, begun = {}, self._begun()
+        if not begun:
+            return {}
         since, until = self._logged(batch - 1) if batch else {}, self._logged(batch)
-        for stream in self._begun():
+        for stream in begun:
             assert stream.enumerator is not None
             tasks = max(1, widths.get(stream.name, 1))
             begin = since.get(stream.name, stream.enumerator.first())
@@ -169,7 +171,7 @@ class Streams:
     def _logged(self, batch: int) -> dict[str, Position]:
         """By source, where a batch ends. Raises if that is not known: the next batch would begin at the first record."""
         positions = self._positions(batch)
-        if self._all and batch not in self._read:
+        if batch not in self._read:
             file = self._checkpoint.logs.file("offsets", batch)
             raise DamageError(file, "is gone, which says where the sources were", ways_out(PUT_BACK, ANEW))
         return positions
