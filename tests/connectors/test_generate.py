@@ -195,7 +195,8 @@ def test_records_are_the_users_columns_and_the_creation_time() -> None:
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 5))
 def test_records_do_not_depend_on_how_the_stream_is_cut(sizes: list[int], tasks: int) -> None:
     made = bench(rate=Rate((0.0, 0.7, 3.0), (20.0, 0.0, 35.5)))
-    rows, start = [], 0
+    rows: list[dict[str, Any]] = []
+    start = 0
     for size in sizes:
         rows += _chunks(trip, made.ranges(start, start + size, tasks), seed=5)
         start += size
