@@ -106,7 +106,8 @@ class Driver(BatchPlane):
         for stream in self._streams._all.values():
             assert isinstance(stream.source, GenerateSource)
             stream.enumerator = stream.source.enumerator({"started": 999.0}, lambda: 1_000.0)
-        self._streams._positions = lambda batch: {name: {"next": count} for name, count in self._runner.committed.items()}  # type: ignore[method-assign]
+        committed = vars(runner)
+        vars(self._streams)["_positions"] = lambda _: {name: {"next": n} for name, n in committed["committed"].items()}
         self._session = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)))
         self._queries, self._runner = queries, runner
         self.starts = 0
