@@ -19,6 +19,7 @@ from springtide.model.topology import Topology
 
 pytest.importorskip("pyspark")
 
+from spark.driver.test_streams import Tap, tapped
 from springtide.control import supervisor
 from springtide.model.ending import Ended, Ending
 from springtide.spark.driver import closing
@@ -104,8 +105,8 @@ class Driver(BatchPlane):
         control: Any = None
         super().__init__(topology, checkpoint, control, {}, SimpleNamespace, self.ending, clock=lambda: 1_000.0)
         for stream in self._streams._all.values():
-            assert isinstance(stream.source, GenerateSource)
-            stream.enumerator = stream.source.enumerator({"started": 999.0}, lambda: 1_000.0)
+            if isinstance(stream.source, GenerateSource):
+                stream.enumerator = stream.source.enumerator({"started": 999.0}, lambda: 1_000.0)
         committed = vars(runner)
         vars(self._streams)["_positions"] = lambda _: {name: {"next": n} for name, n in committed["committed"].items()}
         self._session = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)))
@@ -202,6 +203,29 @@ def test_a_run_that_is_stopped_says_so_also_before_it_began(drive: Drive) -> Non
     assert driver.run(Ending()).ended is Ended.STOPPED
     assert driver.run(Ending()).ended is Ended.STOPPED
     assert driver.starts == 1
+
+
+def test_a_run_waits_for_a_source_that_is_away_at_its_beginning(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tap = Tap(away=True)
+    driver = drive(tapped(tap).to(st.sink.discard()).named("tapped"), lambda: Query(looks=10**9), Runner(batches=3))
+    assert driver.run(Ending(duration_s=0.0)).ended is Ended.DURATION
+    assert driver.starts == 0
+    waits: list[float] = []
+
+    def comes_back(seconds: float) -> bool:
+        waits.append(seconds)
+        tap.away = len(waits) < 5
+        return False
+
+    caplog.clear()
+    monkeypatch.setattr(driver._stop, "wait", comes_back)
+    assert driver.run(Ending(batches=3)).ended is Ended.BATCHES
+    assert (driver.starts, len(waits)) == (1, 5)
+    assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
+        "a source cannot be reached (nobody listens); the run waits for it"
+    ]
 
 
 def test_a_run_that_is_stopped_while_its_end_fails_is_no_success(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
