@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from springtide.connectors.generate import GenerateSource
+from springtide.errors import RunError
 from springtide.model.generated import Draw
 from springtide.model.rate import constant
-from springtide.model.source import Enumerator, Memory, Position, Range, Reader, Source, SourceUnavailable
+from springtide.model.source import Enumerator, Memory, Position, Range, Reader, Source, SourceFailed, SourceUnavailable
 
 pytest.importorskip("pyspark")
 
@@ -35,6 +36,7 @@ class Tap:
 
     end: int = 0
     away: bool = False
+    gone: str = ""
     asked: list[int] = field(default_factory=list)
 
 
@@ -72,6 +74,8 @@ class Valve(Enumerator):
         self._tap.asked.append(since["next"])
         if self._tap.away:
             raise SourceUnavailable("nobody listens")
+        if self._tap.gone:
+            raise RunError(self._tap.gone)
         return self._position(max(self._tap.end, since["next"]))
 
     def _position(self, number: int) -> Position:
@@ -266,6 +270,13 @@ def test_available_now_fails_while_its_stream_cannot_be_reached(tmp_path: Path) 
     assert made.latest(0) == 1000
     made.tap.away = True
     assert made.latest(500) == 1000, "once its end is known, batches need no source"
+
+
+def test_a_stream_that_does_not_go_on_fails_for_good(tmp_path: Path) -> None:
+    made = bench(tmp_path)
+    made.tap.gone = "40 records were deleted"
+    with pytest.raises(SourceFailed, match="40 records were deleted"):
+        made.latest(0)
 
 
 # The beginning

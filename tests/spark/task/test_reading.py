@@ -13,13 +13,15 @@ import pytest
 
 import springtide as st
 from springtide.api import stream as streams
+from springtide.errors import RunError
 from springtide.model.schema import as_schema, schema_of
-from springtide.model.source import Enumerator, Memory, Range, Reader, Records, Rejected, Source
+from springtide.model.source import Enumerator, Memory, Range, Reader, Records, Rejected, Source, SourceFailed
 from springtide.policy.group import Route
 
 pytest.importorskip("pyspark")
 
 from spark.task.test_task import BATCH, NOWHERE, Captured, Here, Item, of
+from springtide.spark.private.failures import final_error
 from springtide.spark.shared import blocks
 from springtide.spark.shared.program import compile_topology
 from springtide.spark.shared.report import Report
@@ -30,6 +32,9 @@ from springtide.spark.task.reading import ReadStage
 
 TIMES = np.array([1_000_000, 2_000_000, 3_000_000])
 ITEMS = [Item(1, "a"), Item(2, "b"), Item(3, "c")]
+
+
+GONE = -1
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Script(Reader):
 
     def read(self, part: Range) -> Iterator[Records]:
         for number in part["chunks"]:
+            if number == GONE:
+                raise RunError("the records were deleted")
             yield self._chunks[number]
 
 
@@ -95,6 +102,8 @@ def read(*chunks: Records, ranges: Any = None, shed_before: float | None = None,
 
 
 def same(one: Item) -> Item:
+    if one.n == 99:
+        raise RunError("of an operator")
     return Item(one.n, one.k)
 
 
@@ -164,3 +173,14 @@ def test_records_that_are_gone_are_counted() -> None:
     ran = read(Records(ITEMS[:1], TIMES[:1], lost=40), Records([], TIMES[:0], lost=2), shed_before=0.0)
     assert (ran.numbers, ran.report.lost) == ([1], 42)
     assert of(ran.report, "source").rows_in == 1
+
+
+def test_what_ends_a_source_for_good_is_told_from_what_ends_an_operator() -> None:
+    """The driver repeats a batch after the one, and not after the other."""
+    with pytest.raises(SourceFailed, match="the records were deleted") as caught:
+        read(Records(ITEMS, TIMES), ranges=[{"chunks": [0, GONE]}])
+    name = f"{type(caught.value).__module__}.{type(caught.value).__qualname__}"
+    assert final_error(RuntimeError(f"PythonException: {name}: {caught.value}\n\tat org.apache")) == str(caught.value)
+    ran = read(Records([Item(99, "a")], TIMES[:1]))
+    assert "RunError: of an operator" in ran.letters[0]["error"]
+    assert final_error(RuntimeError("springtide.errors.RunError: of an operator")) is None
