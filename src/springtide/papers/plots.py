@@ -25,7 +25,7 @@ def draw(figure: Figure, rows: Sequence[Row], lab: StreamLab, folder: Path) -> P
         from matplotlib.figure import Figure as Canvas
     except ImportError:
         raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
-    canvas = Canvas(figsize=(10, 4.2), layout="constrained")  # no pyplot: it would keep every figure for ever
+    canvas = Canvas(figsize=(10, 4.2), layout="constrained")  # no pyplot, which would retain every figure
     if figure.points:
         _points(canvas, figure, [row for row in rows if row.completion_ms is not None and "with tuples" not in row.row])
     else:

@@ -1,4 +1,4 @@
-"""What an operator did, in numbers that are added up."""
+"""Counters of an operator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Counts:
-    """What an operator did: in an interval, or in all."""
+    """Counters of an operator, in an interval or in total."""
 
     rows_in: int = 0
     served: int = 0

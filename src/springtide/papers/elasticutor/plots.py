@@ -33,7 +33,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], lab: Lab, folder: Path) ->
     if not panels and not over_time:
         return None
     down = 1 if over_time else -(-len(panels) // _MOST)
-    canvas = Canvas(figsize=(11, 3.2 * down + 0.6), layout="constrained")  # no pyplot: it would keep every figure for ever
+    canvas = Canvas(figsize=(11, 3.2 * down + 0.6), layout="constrained")  # no pyplot, which would retain every figure
     if over_time:
         _seconds(canvas.subplots(), experiment, lab)
     else:
@@ -84,7 +84,7 @@ def _lines(axes: Any, experiment: Experiment, name: str, unit: str, lines: dict[
 
 
 def _seconds(axes: Any, experiment: Experiment, lab: Lab) -> None:
-    """The first seed's throughput, from second to second; the keys are shuffled at 0 and every 30 s in figure 7."""
+    """The throughput of the first seed over time; figure 7 shuffles the keys at 0 s and every 30 s."""
     setups = {p: micro(p) for p in THREE} if experiment.name == "figure 7" else {p: exchange(p) for p in FOUR}
     for series, setup in setups.items():
         rates = lab.runs(setup)[0].throughputs
