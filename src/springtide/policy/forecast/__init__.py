@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
+from springtide.policy.plugin import Plugin
+
 State = Mapping[str, Any]
 """What a forecaster has learned of a series; any JSON."""
 
@@ -29,3 +31,7 @@ class Forecaster(Protocol):
     def ahead(self, state: State, steps: int = 1) -> float | None:
         """The forecast of the value ``steps`` intervals after the last; None before the first value."""
         ...
+
+
+class ForecastPlugin(Plugin):
+    kind = "forecast"

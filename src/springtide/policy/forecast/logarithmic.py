@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from springtide.policy.forecast import State, regression
-from springtide.policy.registry import parameter, validate
+from springtide.policy.forecast import ForecastPlugin, State, regression
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Logarithmic:
+class Logarithmic(ForecastPlugin):
     """The curve a·ln t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
 
     Until three values are known, the forecast is the last value.
@@ -24,15 +23,11 @@ class Logarithmic:
     True
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "logarithmic"
-    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1"
-    summary: ClassVar[str] = "a logarithm through the last values"
+    name = "logarithmic"
+    source = "DABS-Storm (Kotto-Kombi et al.), section 4.1"
+    summary = "a logarithm through the last values"
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the curve goes through (DABS-Storm: 60 s of 10 s each)")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def initial(self) -> State:
         return regression.initial()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from springtide.model.request import Request, Verdict
+from springtide.policy.plugin import Plugin
 
 State = Mapping[str, Any]
 """The state of a granting policy, in values that JSON can carry."""
@@ -45,3 +46,10 @@ class GrantPolicy(Protocol):
         It is called in every round, also without requests.
         """
         ...
+
+
+class GrantPlugin(Plugin):
+    kind = "grant"
+
+    def initial(self) -> State:
+        return {}

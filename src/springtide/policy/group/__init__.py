@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from springtide.errors import OptionError
 from springtide.model.costs import Hashes, TaskCosts
+from springtide.policy.plugin import Plugin
 
 Targets = npt.NDArray[np.int64]
 State = Mapping[str, npt.NDArray[Any]]
@@ -91,6 +92,10 @@ class Grouping(Protocol):
     def route(self, share: Share, table: Table) -> Targets:
         """The target in [0, width) of every record. Called once per upstream task, operator and micro-batch."""
         ...
+
+
+class GroupPlugin(Plugin):
+    kind = "group"
 
 
 def checked(targets: Targets, share: Share, grouping: str, operator: str) -> Targets:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
+from springtide.policy.plugin import Plugin
 
 State = Mapping[str, Any]
 """The state of a guard, in values that JSON can carry."""
@@ -28,3 +29,10 @@ class Guard(Protocol):
         A pure function of its arguments. It is called in every interval, also without requests.
         """
         ...
+
+
+class GuardPlugin(Plugin):
+    kind = "guard"
+
+    def initial(self) -> State:
+        return {}

@@ -10,6 +10,7 @@ import numpy as np
 from springtide.model.plan import Request
 from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
+from springtide.policy.plugin import Plugin
 
 State = Mapping[str, Any]
 """The state of a policy, in values that JSON can carry, so that it survives a restart."""
@@ -39,6 +40,13 @@ class ScalePolicy(Protocol):
         A pure function of its arguments: no clock, no file, and no random source but ``rng``.
         """
         ...
+
+
+class ScalePlugin(Plugin):
+    kind = "scale"
+
+    def initial(self) -> State:
+        return {}
 
 
 def decided(policy: Decides, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:

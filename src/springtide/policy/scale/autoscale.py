@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.forecast.best_fit import BestFit
 from springtide.policy.forecast.linear import Linear
 from springtide.policy.forecast.many import next_windows
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 
 COMBINE = {"max": max, "min": min}
 
@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Autoscale:
+class Autoscale(ScalePlugin):
     """DABS-Storm's predecessor (section 4): a line through each operator's input, and capacity by the time of a record alone.
 
     The window Δ is ``window`` intervals; every interval it moves on by one. For each operator, in the order of the graph:
@@ -61,10 +61,9 @@ class Autoscale:
     1,000/s of 5 ms each, and 6,000 that wait: 66,000 records in the next 60 s, 12,000 for a replica: 5.5, so 6 replicas.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "autoscale"
-    source: ClassVar[str] = "AUTOSCALE (Kotto Kombi et al.), as DABS-Storm recalls it, section 4"
-    summary: ClassVar[str] = "a linear forecast through the graph, against the time that a record takes"
+    name = "autoscale"
+    source = "AUTOSCALE (Kotto Kombi et al.), as DABS-Storm recalls it, section 4"
+    summary = "a linear forecast through the graph, against the time that a record takes"
 
     window: int = parameter(
         6, "intervals", 3, 1_000, "how far the forecast looks back and ahead (DABS-Storm: 60 s of 10 s each)"
@@ -76,7 +75,7 @@ class Autoscale:
     )
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.combine not in COMBINE:
             raise OptionError(f"{self.name!r}: combine={self.combine!r} is not allowed; {nearest(self.combine, COMBINE)}")
 

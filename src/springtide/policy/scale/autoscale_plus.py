@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from springtide.errors import OptionError
 from springtide.model.snapshot import NodeSnapshot, Snapshot
@@ -32,9 +31,9 @@ class AutoscalePlus(Autoscale):
     are too few, and sized by 1 · (1 − 0.3) of a core, ⌈5.5 / 0.7⌉ = 8 are wanted.
     """
 
-    name: ClassVar[str] = "autoscale+"
-    source: ClassVar[str] = "DABS-Storm (Kotto Kombi et al.), section 4"
-    summary: ClassVar[str] = "the best of three forecasts through the graph, against the CPU that can be used"
+    name = "autoscale+"
+    source = "DABS-Storm (Kotto Kombi et al.), section 4"
+    summary = "the best of three forecasts through the graph, against the CPU that can be used"
 
     reserved: float = parameter(1.0, "cores", 0.01, 1, help="what is reserved for each replica")
     weight: float = parameter(0.3, "", 0, 0.99, help="λ: the reserved CPU counts as 1 − λ of it when a degree is computed")

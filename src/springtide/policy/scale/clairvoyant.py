@@ -22,7 +22,7 @@ import numpy.typing as npt
 from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.scale import State, changes
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.demand import demand
 
 Floats = npt.NDArray[np.float64]
@@ -49,13 +49,12 @@ class FutureWork:
 
 
 @dataclass(frozen=True)
-class Clairvoyant:
+class Clairvoyant(ScalePlugin):
     """The fewest replica-seconds that keep the target in every second, knowing the trace."""
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "clairvoyant"
-    source: ClassVar[str] = "a bound"
-    summary: ClassVar[str] = "the cheapest degrees that keep the target, knowing the trace: in the simulator only"
+    name = "clairvoyant"
+    source = "a bound"
+    summary = "the cheapest degrees that keep the target, knowing the trace: in the simulator only"
     simulator_only: ClassVar[bool] = True
 
     def for_future(self, future: Sequence[FutureWork], interval_s: float, target_s: float) -> Foreseen:
@@ -70,9 +69,6 @@ class Clairvoyant:
             degrees |= cheapest(group, round(interval_s), target_s * sum(work.cost_s for work in group) / total)
         return Foreseen({name: tuple(each) for name, each in degrees.items()}, interval_s)
 
-    def initial(self) -> State:
-        return {}
-
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> NoReturn:
         raise OptionError("'clairvoyant' knows the future, which only the simulator can tell; choose 'tide', say")
 
@@ -81,7 +77,7 @@ class Clairvoyant:
 class Foreseen:
     """Plays degrees that are computed beforehand."""
 
-    name: ClassVar[str] = "clairvoyant"
+    name: ClassVar[str] = Clairvoyant.name
 
     degrees: Mapping[str, tuple[int, ...]]
     interval_s: float

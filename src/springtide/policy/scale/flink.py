@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.measured import own_queue, queues, rounded_up, shares, shown
 
 Mark = Mapping[str, Any]
@@ -32,7 +32,7 @@ lag, ``inputs`` the rows from each producer, and ``lag`` what waits at that mome
 
 
 @dataclass(frozen=True)
-class Flink:
+class Flink(ScalePlugin):
     """CAP(u) = lag/catch-up + input·restart/catch-up + input/u; p' = ⌈CAP(target)/TPR · p⌉, TPR = rate / busy.
 
     **Times.** Flink's defaults are for jobs that run for days and restart at every change: catch-up 30 min, restart 5, stable
@@ -52,10 +52,9 @@ class Flink:
     An operator of which something was not measured keeps its degree, and so do those whose input depends on it.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "flink"
-    source: ClassVar[str] = "Apache Flink Kubernetes operator, autoscaler"
-    summary: ClassVar[str] = "capacity for input, restart and lag at a target utilisation, as Flink's autoscaler decides"
+    name = "flink"
+    source = "Apache Flink Kubernetes operator, autoscaler"
+    summary = "capacity for input, restart and lag at a target utilisation, as Flink's autoscaler decides"
 
     utilization_target: float = parameter(0.7, "", 0.01, 1, help="how busy operators are to be")
     target_utilization_boundary: float = parameter(0.3, "", 0, 1, help="how far from the target is left alone, either way")
@@ -80,12 +79,6 @@ class Flink:
     )
     scaling_effectiveness_threshold: float = parameter(0.1, "", 0, 1, help="a scale-up that gained less of its aim failed")
     scaling_effectiveness_detection_enabled: bool = parameter(False, help="do not scale up again after one that failed")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not snapshot.interval_s > 0:

@@ -8,40 +8,35 @@ that is 1, so that it always grows; it shrinks only where five times as much was
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.errors import OptionError, nearest
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 
 MEASURES = ("utilisation", "ratio")
 
 
 @dataclass(frozen=True)
-class Incremental:
+class Incremental(ScalePlugin):
     """A step in every interval in which the measure is outside the thresholds; nothing is predicted, nothing remembered."""
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "incremental"
-    source: ClassVar[str] = "DABS-Storm, section 7.2"
-    summary: ClassVar[str] = "one replica more or less whenever an operator is too busy or too idle"
+    name = "incremental"
+    source = "DABS-Storm, section 7.2"
+    summary = "one replica more or less whenever an operator is too busy or too idle"
 
     low: float = parameter(0.2, minimum=0, help="below it a replica goes")
     high: float = parameter(0.8, minimum=0, help="above it a replica comes")
     measure: str = parameter("utilisation", help="what is compared: utilisation, or ratio: input over executed, as in the code")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         ordered(self.name, self.low, self.high)
         if self.measure not in MEASURES:
             raise OptionError(f"'incremental': measure={self.measure!r} is not allowed; {nearest(self.measure, MEASURES)}")
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         wanted = {}

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.by_operator import by_operator, check_names
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.bounds import shared_out
 from springtide.policy.scale.measured import known_costs
 from springtide.policy.scale.tide import DEFAULT_TARGET_S
@@ -54,15 +54,12 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class EdfLearner(ABC):
+class EdfLearner(ScalePlugin, ABC):
     """Algorithm 1, for every operator by itself; subclasses learn Q (line 5).
 
     An operator is skipped in an interval in which its rate, its response time or its bound is unknown, and the next state is
     not learnt as an outcome. An operator that can have one replica only has nothing to learn.
     """
-
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str]
 
     target_ms: float = parameter(
         0.0, "ms", 0, help="R_max,op of every operator; 0: the run's target, else 1 s, shared out by cost"
@@ -78,7 +75,7 @@ class EdfLearner(ABC):
     gamma: float = parameter(0.99, minimum=0, maximum=0.999999, help="γ: the weight of a cost that comes an interval later")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         _ = self._named  # a wrong text fails here, not in the first interval
         total = self.w_perf + self.w_res + self.w_rcf
         if not math.isclose(total, 1, abs_tol=1e-6):
@@ -104,9 +101,6 @@ class EdfLearner(ABC):
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when ``targets`` names an operator that does not exist."""
         check_names(f"{self.name!r}: targets", self._named, operators)
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         costs = known_costs(state.get("cost_s", {}), snapshot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,9 @@ class ModelBased(EdfLearner):
     bin the row of Q for −1, 0 and +1, of which those that lead below 1 or above K_max mean nothing.
     """
 
-    name: ClassVar[str] = "model-based"
-    source: ClassVar[str] = "EDF, section 5.2.2"
-    summary: ClassVar[str] = "learns how the input moves and when an operator is late, and plans by it"
+    name = "model-based"
+    source = "EDF, section 5.2.2"
+    summary = "learns how the input moves and when an operator is late, and plans by it"
 
     def learn(self, table: Table, before: tuple[int, int] | None, now: Seen) -> Table:
         moves = table.get("moves", {})

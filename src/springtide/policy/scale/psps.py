@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.measured import Shares, arrival_rates, carried, known_costs, own_queue, queues, rounded_up, shares
 
 
 @dataclass(frozen=True)
-class Psps:
+class Psps(ScalePlugin):
     """r_i = λ̂_i·et_i/td replicas: enough to process in one interval td all that will come, λ_G·θ_i, and all that waits, |q_i|.
 
     et_i is the larger of a benchmark and what is measured now; the benchmark is the first cost that was measured. A record
@@ -40,20 +39,13 @@ class Psps:
     3
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "psps"
-    source: ClassVar[str] = "PSPS (SBAC-PAD 2022), equations 1-4"
-    summary: ClassVar[str] = "replicas for what the graph will bring in the next interval, and for what waits"
+    name = "psps"
+    source = "PSPS (SBAC-PAD 2022), equations 1-4"
+    summary = "replicas for what the graph will bring in the next interval, and for what waits"
 
     pool: int = parameter(0, "replicas", 0, help="the most replicas of an operator; 0: as many as the run allows")
     forecast: bool = parameter(False, help="extrapolate the sources' input by a line through the last two intervals")
     upstream_queues: bool = parameter(False, help="count what waits at the operators that one reads, too")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         td = snapshot.interval_s

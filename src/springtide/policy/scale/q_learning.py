@@ -8,7 +8,6 @@ paper's 12 hours it was still changing degrees all the time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -23,9 +22,9 @@ class QLearning(EdfLearner):
     A table has ``q``: by state, as "k,bin", the row of Q for −1, 0 and +1; a state that was never left is not in it.
     """
 
-    name: ClassVar[str] = "q-learning"
-    source: ClassVar[str] = "EDF, section 5.2.1"
-    summary: ClassVar[str] = "learns by trying what a replica more or less costs in the long run"
+    name = "q-learning"
+    source = "EDF, section 5.2.1"
+    summary = "learns by trying what a replica more or less costs in the long run"
 
     epsilon: float = parameter(0.05, minimum=0, maximum=1, help="ε: the chance that any action is taken instead of the best")
 

@@ -10,14 +10,13 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.erlang import erlang_b, erlang_b_next, least_stable, queue_length
 from springtide.policy.scale.measured import arrival_rates, carried, known_costs, shares, shown
 
@@ -29,7 +28,7 @@ _NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
-class Queueing:
+class Queueing(ScalePlugin):
     """From the least allocation that keeps up, ⌊λ/μ⌋ + 1, adds the replica that lowers E[T] most, until E[T] ≤ T_max.
 
     E[T] = (1/λ₀)·Σ λ_j·E[T_j] (equation 1). It ends earlier when the slots are used up; when they do not even suffice to keep
@@ -40,18 +39,11 @@ class Queueing:
     keeps its degree.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "queueing"
-    source: ClassVar[str] = "Elasticutor (SIGMOD 2019), section 4.1"
-    summary: ClassVar[str] = "the fewest replicas whose mean latency, by a network of M/M/k queues, keeps the target"
+    name = "queueing"
+    source = "Elasticutor (SIGMOD 2019), section 4.1"
+    summary = "the fewest replicas whose mean latency, by a network of M/M/k queues, keeps the target"
 
     target: float = parameter(0.0, "s", 0, help="T_max, the mean latency that is wanted; 0: the target of the run")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not snapshot.interval_s > 0:

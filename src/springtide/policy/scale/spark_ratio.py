@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.queueing import shared_out
 
 _MOST_AT_ONCE = 1_000
@@ -24,7 +23,7 @@ _MOST_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
-class SparkRatio:
+class SparkRatio(ScalePlugin):
     """Every ``scaling_interval``, r = mean batch time / trigger: r ≥ 0.9 adds max(round(r), 1) executors, r ≤ 0.3 takes one.
 
     Executors run any operator and here they are slots, the sum of the degrees; the rule says nothing of operators. So more go
@@ -35,17 +34,16 @@ class SparkRatio:
     executors come one at a time.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "spark-ratio"
-    source: ClassVar[str] = "Spark Streaming, ExecutorAllocationManager"
-    summary: ClassVar[str] = "more or fewer by the ratio of batch time to trigger, one total for all operators"
+    name = "spark-ratio"
+    source = "Spark Streaming, ExecutorAllocationManager"
+    summary = "more or fewer by the ratio of batch time to trigger, one total for all operators"
 
     scaling_interval: float = parameter(60.0, "s", 0, help="how often it decides, on the mean since the last time")
     scaling_up_ratio: float = parameter(0.9, "", 0, help="from this ratio on executors are added")
     scaling_down_ratio: float = parameter(0.3, "", 0, help="up to this ratio one is taken")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.scaling_down_ratio >= self.scaling_up_ratio:
             up, down = self.scaling_up_ratio, self.scaling_down_ratio
             raise OptionError(f"'spark-ratio': scaling_down_ratio={down} is not below scaling_up_ratio={up}")

@@ -13,39 +13,34 @@ in both: the replicas' mean, or the highest of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.errors import OptionError, nearest
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 
 WHICH = ("mean", "max")
 
 
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(ScalePlugin):
     """One step at a time. After a scale-in U stays below c·U_out, so that no scale-out follows at the same load."""
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "threshold"
-    source: ClassVar[str] = "EDF, section 5.1"
-    summary: ClassVar[str] = "one replica more above a utilisation, one less when the others can do without it"
+    name = "threshold"
+    source = "EDF, section 5.1"
+    summary = "one replica more above a utilisation, one less when the others can do without it"
 
     utilisation: float = parameter(0.7, minimum=0, maximum=1, help="U_out: above it a replica is added; the paper: 0.3 to 0.7")
     fraction: float = parameter(0.75, minimum=0, maximum=1, help="c: one goes if the others stay below this share of U_out")
     which: str = parameter("mean", help="the utilisation that counts: the replicas' mean, or their max where each is known")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.which not in WHICH:
             raise OptionError(f"'threshold': which={self.which!r} is not allowed; {nearest(self.which, WHICH)}")
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         wanted, scores = {}, {}

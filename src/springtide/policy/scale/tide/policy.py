@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,8 @@ import numpy.typing as npt
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.forecast.ensemble import Ensemble
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, alike, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, alike, changes
 from springtide.policy.scale.demand import demand
 from springtide.policy.scale.measured import arrival_rates, carried, shares
 from springtide.policy.scale.tide import replay, uneven
@@ -87,23 +87,16 @@ DEFAULT_TARGET_S = 1.0
 
 
 @dataclass(frozen=True)
-class Tide:
+class Tide(ScalePlugin):
     """The cheapest degrees for the possible inputs of the next interval, the price of late seconds included."""
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "tide"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
+    name = "tide"
+    source = "Springtide"
+    summary = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
         30.0, "s", minimum=0.1, help="the price of a second above the target, in seconds of the usual number of replicas"
     )
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not snapshot.interval_s > 0:
