@@ -1,4 +1,4 @@
-"""DS2: as many replicas as the sources' rate needs when every replica works all the time.
+"""DS2: as many replicas as the sources' rate needs if every replica works all the time.
 
 Source: Kalavri et al.: "Three steps is all you need: fast, accurate, automatic scaling decisions for distributed streaming
 dataflows", OSDI 2018; names and defaults of ``activation``, ``warm_up`` and ``margin`` as in its configuration file
@@ -22,12 +22,12 @@ from springtide.policy.scale.measured import arrival_rates, carried, known_costs
 class Ds2(ScalePlugin):
     """p = ⌈input at the sources' full rate · (1 + margin) / true rate of a replica⌉, in the order of the graph.
 
-    The true rate is that of a replica that never waits: records by the time in which it worked, not by the clock. So one
-    decision sizes all operators, also those behind a bottleneck. Queues do not count: DS2 keeps up, and does not catch up.
+    The true rate is that of a replica that never waits: records per second of work instead of time. So a single decision sizes
+    all operators, including those behind a bottleneck. Queues are ignored: DS2 keeps up, but does not catch up.
 
-    Nothing is learned from the first ``warm_up`` intervals after the start and after every change of a degree. A decision is
-    carried out when it came ``activation`` times in a row, for all operators alike. An operator of which the true rate or
-    the input is not known keeps its degree.
+    The first ``warm_up`` intervals after the start and after every change of a degree are ignored. A decision takes effect, for
+    all operators together, after it has occurred ``activation`` times in a row. An operator with an unknown true rate or input
+    retains its degree.
 
     >>> rounded_up(1_000 * (1 + 0.2) / 400)  # 1,000 records/s, 400/s per replica, a fifth to spare
     3

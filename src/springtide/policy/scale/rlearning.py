@@ -55,7 +55,7 @@ class RLearning(ScalePlugin):
     def __post_init__(self) -> None:
         super().__post_init__()
         ordered(self.name, self.low, self.high)
-        _ = self._known  # a wrong text fails here, not in the first interval
+        _ = self._known  # an invalid text fails here, not in the first interval
 
     @cached_property
     def _known(self) -> Mapping[str, Degrees]:

@@ -48,7 +48,7 @@ class Scripted(ScalePlugin):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self._steps  # a wrong script fails here, not in the first interval
+        _ = self._steps  # an invalid script fails here, not in the first interval
 
     @cached_property
     def _steps(self) -> Mapping[str, Steps]:

@@ -32,7 +32,7 @@ class Static(ScalePlugin):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self._by_name  # a wrong text fails here, not in the first interval
+        _ = self._by_name  # an invalid text fails here, not in the first interval
 
     @cached_property
     def _by_name(self) -> Mapping[str, int]:
