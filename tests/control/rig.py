@@ -14,7 +14,7 @@ from springtide.control.loop import ControlLoop
 from springtide.control.monitor import Monitor
 from springtide.control.planner import SlotLimit
 from springtide.control.plans import Goals, Plans, World
-from springtide.control.ports import Actuator, Clock, Cluster, Journal, Measuring
+from springtide.control.ports import Actuator, Clock, ClusterManager, Journal, Measuring
 from springtide.control.routing import Routing
 from springtide.control.sharding import Sharding
 from springtide.control.switch import Switch
@@ -64,7 +64,7 @@ class Rig:
     def stop(self) -> None:
         self.loop.stop()
 
-    def employ(self, cluster: Cluster, limits: Limits, elastic: bool) -> None:
+    def employ(self, cluster: ClusterManager, limits: Limits, elastic: bool) -> None:
         self.executors.employ(cluster, limits, elastic)
 
     def current(self) -> Plan:

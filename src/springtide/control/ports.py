@@ -129,7 +129,7 @@ class Actuator(Protocol):
     def apply(self, plan: Plan) -> None: ...
 
 
-class Cluster(Protocol):
+class ClusterManager(Protocol):
     """The executors of a run. Requests and releases return at once, may be repeated, and never raise."""
 
     def executors(self) -> tuple[Executor, ...]:

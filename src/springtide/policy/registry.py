@@ -57,7 +57,7 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _BUILT_IN = (
     "springtide.policy.scale.static:Static",
     "springtide.policy.scale.scripted:Scripted",
-    "springtide.policy.scale.tide:Tide",
+    "springtide.policy.scale.tide:TideScaling",
     "springtide.policy.scale.incremental:Incremental",
     "springtide.policy.scale.rlearning:RLearning",
     "springtide.policy.scale.autoscale:Autoscale",
@@ -85,7 +85,7 @@ _BUILT_IN = (
     "springtide.policy.forecast.last:Last",
     "springtide.policy.forecast.linear:Linear",
     "springtide.policy.forecast.logarithmic:Logarithmic",
-    "springtide.policy.forecast.exponential:Exponential",
+    "springtide.policy.forecast.exponential:ExponentialCurve",
     "springtide.policy.forecast.best_fit:BestFit",
     "springtide.policy.forecast.moving_average:MovingAverage",
     "springtide.policy.forecast.holt:Holt",

@@ -11,7 +11,7 @@ from typing import Any
 from springtide.errors import OptionError
 from springtide.policy.forecast import Forecaster, ForecastPlugin, State
 from springtide.policy.forecast.best_fit import BestFit
-from springtide.policy.forecast.exponential import Exponential
+from springtide.policy.forecast.exponential import ExponentialCurve
 from springtide.policy.forecast.holt import Holt
 from springtide.policy.forecast.holt_winters import HoltWinters
 from springtide.policy.forecast.last import Last
@@ -23,7 +23,7 @@ from springtide.policy.forecast.window import LARGEST
 from springtide.policy.registry import find, parameter
 
 _CLASSES: tuple[type[Any], ...] = (
-    Last, Linear, Logarithmic, Exponential, BestFit, MovingAverage, Holt, HoltWinters, Markov,
+    Last, Linear, Logarithmic, ExponentialCurve, BestFit, MovingAverage, Holt, HoltWinters, Markov,
 )  # fmt: skip
 _OWN: Mapping[str, type[Any]] = {cls.name: cls for cls in _CLASSES}
 

@@ -10,14 +10,14 @@ from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Exponential(ForecastPlugin):
+class ExponentialCurve(ForecastPlugin):
     """The curve e^(a·t + b) through the last ``window`` values, t counted from 1, capped.
 
     The line a·t + b is fitted to the logarithms by least squares, so there is no curve for a window with a 0: then, and until
     three values are known, the forecast is the last value. Without the cap, the curve through 10, 10, 10, 10, 10, 200 would
     forecast 74 for the next step, and 626 for the sixth.
 
-    >>> exponential = Exponential()
+    >>> exponential = ExponentialCurve()
     >>> state = exponential.initial()
     >>> for value in (1, 2, 4, 8):
     ...     state = exponential.update(state, value)
