@@ -135,10 +135,7 @@ class Parameter:
         unit = f" in {self.unit}" if self.unit else ""
         bounds = [("at least", self.minimum), ("at most", self.maximum)]
         return ", ".join(
-            [
-                f"{article} {self.type.__name__}{unit}",
-                *(f"{word} {end}" for word, end in bounds if end is not None),
-            ]
+            [f"{article} {self.type.__name__}{unit}", *(f"{word} {end}" for word, end in bounds if end is not None)]
         )
 
 
@@ -188,13 +185,7 @@ def describe(cls: type[Any]) -> dict[str, Any]:
         }
         for p in parameters(cls)
     ]
-    return {
-        "kind": cls.kind,
-        "name": cls.name,
-        "source": cls.source,
-        "summary": cls.summary,
-        "parameters": shown,
-    }
+    return {"kind": cls.kind, "name": cls.name, "source": cls.source, "summary": cls.summary, "parameters": shown}
 
 
 def available(kind: str | None = None) -> list[type[Any]]:

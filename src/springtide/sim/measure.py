@@ -74,10 +74,7 @@ def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) 
         "processed_ratio": processed,
         "dephased_ratio": _dephased(engine, out, lost, late, end),
         "throughput_degradation": float(np.mean(ledger.gaps)) if ledger.gaps else None,
-        "replicas": {
-            "mean": ledger.replica_seconds / (end - ledger.begin) if end > ledger.begin else None,
-            "max": ledger.most,
-        },
+        "replicas": {"mean": ledger.replica_seconds / (end - ledger.begin) if end > ledger.begin else None, "max": ledger.most},
         "replica_seconds": ledger.replica_seconds,
         "reconfigurations": ledger.reconfigurations,
         "downtime_ratio": min(ledger.down_s, end) / end if end > 0 else None,

@@ -104,12 +104,7 @@ class Tide(GroupPlugin):
         factors = _factors(state, width)
         if max(_spread(costs, state["weights"]), _spread(factors, np.ones(width))) < EQUAL_SPREAD:
             return {}
-        table = {
-            "keys": state["keys"],
-            "costs": costs.astype(np.float32),
-            "prior": np.array([prior]),
-            "factors": factors,
-        }
+        table = {"keys": state["keys"], "costs": costs.astype(np.float32), "prior": np.array([prior]), "factors": factors}
         if state["F"].any():
             table |= {"F": state["F"].astype(np.float32), "W": state["W"].astype(np.float32)}
         return table
