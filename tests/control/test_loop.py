@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 import springtide as st
-from control.rig import Rig, rig
+from control.rig import Memory, Rig, Steps, counted, line, loop_of, rig, same
 from springtide.control import planner
 from springtide.control.fleet import Limits
 from springtide.control.hierarchy.hierarchy import Hierarchy
@@ -38,28 +38,9 @@ from springtide.record.folder import RunFolder
 from springtide.running.journal import FolderJournal
 
 
-@dataclass(frozen=True)
-class Number:
-    n: int
-
-
-def number(draw: st.Draw) -> Number:
-    return Number(draw.index)
-
-
-def same(one: Number) -> Number:
-    return one
-
-
-def line() -> Topology:
-    """source → first ⇒ second (at most 3 tasks) → sink."""
-    stream = st.source.generate(number, rate=100).map(same, name="first")
-    return stream.map(same, name="second", parallelism=3).to(st.sink.discard(), name="sink").named("line")
-
-
 def diamond() -> Topology:
     """Two branches in the same tasks, united again."""
-    source = st.source.generate(number, rate=100)
+    source = st.source.generate(counted, rate=100)
     branches = [source.map(same, name=name) for name in ("left", "right")]
     united = branches[0].union(branches[1]).map(same, name="after")
     return united.to(st.sink.discard(), name="sink").named("diamond")
@@ -77,46 +58,6 @@ def batch(
     return BatchReport(
         number, 1, Plan({}, 1, {}), started, started + seconds, rows, rows, 0, tasks, {"sink": rows}, created, backlog
     )
-
-
-@dataclass
-class Steps:
-    """A clock that moves when told to."""
-
-    now: float = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Memory:
-    """The journal and the actuator of a test."""
-
-    batches: list[BatchReport] = field(default_factory=list)
-    decisions: list[Mapping[str, object]] = field(default_factory=list)
-    applied: list[Plan] = field(default_factory=list)
-
-    def batch(self, report: BatchReport) -> None:
-        self.batches.append(report)
-
-    def decision(self, entry: Mapping[str, object]) -> None:
-        self.decisions.append(entry)
-
-    def apply(self, plan: Plan) -> None:
-        self.applied.append(plan)
-
-
-def loop_of(
-    policy: Any, topology: Topology | None = None, *, max_slots: int = 8, read_limit: ReadLimit | None = None,
-    trigger_s: float = 0.25, **options: Any,
-) -> tuple[Rig, Steps, Memory]:  # fmt: skip
-    clock, memory = Steps(), Memory()
-    loop = rig(
-        topology or line(), policy, bounds=SlotLimit(max_slots), read_limit=read_limit, trigger_s=trigger_s, interval_s=1.0,
-        clock=clock, actuators=[memory], journal=memory, **options,
-    )  # fmt: skip
-    return loop, clock, memory
 
 
 def cycle(loop: Rig, clock: Steps, seconds: float = 1.0) -> None:
@@ -200,7 +141,7 @@ def test_operators_that_are_more_than_the_slots_share_them() -> None:
 @pytest.mark.parametrize(("shards", "parallelism", "most"), [(2, None, 2), (2, 3, 2), (64, 3, 3), (64, None, 5)])
 def test_a_stateful_operator_has_no_more_replicas_than_shards(shards: int, parallelism: int | None, most: int) -> None:
     """Five slots; what count cannot use, the sink has."""
-    stream = st.source.generate(number, rate=100).key_by("n").count(name="count", shards=shards, parallelism=parallelism)
+    stream = st.source.generate(counted, rate=100).key_by("n").count(name="count", shards=shards, parallelism=parallelism)
     topology = stream.to(st.sink.discard(), name="sink").named("counts")
     assert planner.grant(topology, {"count": 5}, SlotLimit(5), {"count": 5.0, "sink": 0.0}) == {"count": most, "sink": 1}
     filled = planner.filled(topology, SlotLimit(5))
@@ -230,7 +171,7 @@ def test_a_stage_is_no_wider_than_its_work_pays_for() -> None:
 def test_branches_in_the_same_tasks_are_counted_once() -> None:
     """A width is how many tasks an operator really has: a diamond of forward edges has its source's."""
     assert set(planner.widths(diamond(), 4, None).values()) == {4}
-    two = st.source.generate(number, rate=1).union(st.source.generate(number, rate=1, name="other"))
+    two = st.source.generate(counted, rate=1).union(st.source.generate(counted, rate=1, name="other"))
     assert planner.widths(two.to(st.sink.discard()).named("t"), 4, None)["union"] == 8
 
 

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import springtide as st
-from control.rig import rig
-from control.test_loop import Memory, Steps, batch, line
+from control.rig import Memory, Steps, line, rig
+from control.test_loop import batch
 from springtide.cli.control import control
 from springtide.control.planner import SlotLimit
 from springtide.control.switch import FILE, FileSwitch, FixedMode, Mode, read, write

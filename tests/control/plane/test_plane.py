@@ -26,8 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from control.plane.policies import GO, MOOD, NONSENSE, wanted
-from control.rig import Rig, rig
-from control.test_loop import Memory, line
+from control.rig import Memory, Rig, line, rig
 from springtide.bench.decisions import snapshots as large
 from springtide.control.hierarchy.hierarchy import Hierarchy
 from springtide.control.plane import child as children
