@@ -112,8 +112,8 @@ def test_a_spark_that_does_not_start_is_told_in_a_line(tmp_path: Path) -> None:
     write_job(tmp_path)
     done = springtide(tmp_path, "run", "job.py", "--master", "nowhere")
     assert done.returncode == 1
-    told = next(line for line in done.stderr.splitlines() if line.startswith("Error: Spark did not start: "))
-    log = tmp_path / told.removesuffix(" has more)").split("(")[-1]
+    refusal = next(line for line in done.stderr.splitlines() if line.startswith("Error: Spark did not start: "))
+    log = tmp_path / refusal.removesuffix(" has more)").split("(")[-1]
     assert "Master must" in log.read_text(), "the file that is named has the reason"
     assert "Traceback" not in done.stderr
 
@@ -261,13 +261,13 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_use_exits_with_2_and_a_clear_message_and_changes_nothing(case: str, flawed: Path) -> None:
-    words, told = WRONG[case]
+    words, expected_words = WRONG[case]
     before = {path.name for path in flawed.iterdir()}
     result = invoke("run", *words)
     assert isinstance(result.exception, SystemExit), f"not told in words: {result.exception!r}"
     assert result.exit_code == 2
     assert result.stdout == ""
-    for part in told:
+    for part in expected_words:
         assert part in result.stderr
     assert "Traceback" not in result.stderr
     assert {path.name for path in flawed.iterdir()} - {"__pycache__"} == before
@@ -277,9 +277,9 @@ def test_a_checkpoint_of_another_topology_is_refused_with_the_difference(flawed:
     from springtide.cli import load
     from springtide.spark.driver.checkpoint import Checkpoint
 
-    held = Checkpoint(flawed / "checkpoint")
-    held.acquire(load.topology("two.py:first"))
-    held.release()
+    taken = Checkpoint(flawed / "checkpoint")
+    taken.acquire(load.topology("two.py:first"))
+    taken.release()
     result = invoke("run", "two.py:second", "--checkpoint", "checkpoint")
     assert result.exit_code == 2
     assert "does not fit topology 'second': it belongs to topology 'first'" in result.stderr

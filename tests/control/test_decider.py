@@ -149,8 +149,8 @@ def test_a_state_that_fails_at_its_first_use_is_given_up(damaged: Any, caplog: p
     cycles(loop, clock, 2)
     assert loop.learned == {"asked": 3}
     assert loop.failures == 0
-    (told,) = caplog.messages
-    assert "policy counting cannot use its saved state" in told and "it starts without it" in told
+    (message,) = caplog.messages
+    assert "policy counting cannot use its saved state" in message and "it starts without it" in message
 
 
 def test_also_when_only_the_first_measurement_makes_it_fail(caplog: pytest.LogCaptureFixture) -> None:
@@ -240,9 +240,9 @@ def test_operators_are_checked_through_the_guards() -> None:
 
 
 def test_the_example_in_the_error_can_be_used() -> None:
-    with pytest.raises(OptionError) as told:
+    with pytest.raises(OptionError) as refused:
         chosen("static", None, ["bounds:most"], ["a"])
-    chosen("static", None, [str(told.value).split("such as ")[1]], ["a"])
+    chosen("static", None, [str(refused.value).split("such as ")[1]], ["a"])
 
 
 def test_bounds_by_name_can_be_given_for_two_operators() -> None:
@@ -329,7 +329,7 @@ def test_arrivals_are_spread_between_the_quantiles() -> None:
     assert found == pytest.approx((20 + 10 / 1.5, 20 / 1.5, 20.0))
 
 
-def told(monitor: Monitor) -> tuple[float, ...]:
+def arrivals_seen(monitor: Monitor) -> tuple[float, ...]:
     return monitor.snapshot(1.0, 1.0, Plan({}, 1, {})).sources[0].arrivals
 
 
@@ -337,7 +337,7 @@ def test_what_waits_was_created_since_what_was_read() -> None:
     """A batch is committed at 104 s, with 20 records that were created up to 102 s; 60 more wait: 30/s of the last two."""
     monitor = Monitor(line())
     monitor.add(batch(20, committed=104.0, created=((100.0, 10.0), (102.0, 10.0)), backlog=60))
-    assert told(monitor) == pytest.approx((10.0, 10.0, 30.0, 30.0))
+    assert arrivals_seen(monitor) == pytest.approx((10.0, 10.0, 30.0, 30.0))
 
 
 def test_each_time_is_told_once() -> None:
@@ -345,9 +345,9 @@ def test_each_time_is_told_once() -> None:
     was told as waiting. It is committed at 106 s, after reading up to 105 s; 10 wait."""
     monitor = Monitor(line())
     monitor.add(batch(20, committed=104.0, created=((100.0, 10.0), (102.0, 10.0)), backlog=60))
-    told(monitor)
+    arrivals_seen(monitor)
     monitor.add(batch(90, committed=106.0, created=((103.0, 45.0), (105.0, 45.0)), backlog=10))
-    assert told(monitor) == pytest.approx((45.0, 10.0))
+    assert arrivals_seen(monitor) == pytest.approx((45.0, 10.0))
 
 
 def test_falling_behind_is_no_fewer_arrivals() -> None:
@@ -357,7 +357,7 @@ def test_falling_behind_is_no_fewer_arrivals() -> None:
         read, now = 100.0 + 2 * number, 5.0 * number
         created = ((read - 2, 100.0), (read, 100.0))
         monitor.add(batch(200, committed=100.0 + now, created=created, backlog=round(100 * (100 + now - read))))
-        assert told(monitor) == pytest.approx((100.0,) * 5)
+        assert arrivals_seen(monitor) == pytest.approx((100.0,) * 5)
 
 
 def test_a_source_that_does_not_tell_when_has_no_arrivals() -> None:

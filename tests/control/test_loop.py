@@ -187,8 +187,8 @@ def test_what_managers_are_refused_is_recorded_with_its_reason() -> None:
         loop.report(batch(5))
         clock.now += 1.0
         loop.cycle()
-    (told,) = [entry for entry in memory.decisions if "refused" in entry]
-    assert told["refused"]["manager"] == "operator first" and "no H token" in str(told["reason"]) and told["at_s"] == 1.0  # type: ignore[index]
+    (entry,) = [entry for entry in memory.decisions if "refused" in entry]
+    assert entry["refused"]["manager"] == "operator first" and "no H token" in str(entry["reason"]) and entry["at_s"] == 1.0  # type: ignore[index]
 
 
 def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -199,11 +199,11 @@ def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(ca
         for second in range(9):
             loop.report(batch(5, number=second))
             cycle(loop, clock)
-    held = [entry for entry in memory.decisions if "refused" in entry]
-    assert [(entry["at_s"], entry["reason"]) for entry in held] == [
+    vetoes = [entry for entry in memory.decisions if "refused" in entry]
+    assert [(entry["at_s"], entry["reason"]) for entry in vetoes] == [
         (3.0, "it changed 1 s ago, and rests for 3 s"), (4.0, "it changed 2 s ago, and rests for 3 s"),
     ]  # fmt: skip
-    assert held[0]["refused"] == {
+    assert vetoes[0]["refused"] == {
         "guard": "cooldown", "operator": "first", "before": 4, "after": 2,
         "reason": "at 3 s the script says 2 since 3 s, it has 4", "manager": "", "degree": 2, "action": None, "score": 0.0,
     }  # fmt: skip
@@ -329,17 +329,17 @@ def test_a_policy_that_fails_from_the_start_leaves_one_replica_each(caplog: pyte
 def shed(loop: Rig, clock: Steps, *, rate: float, each_s: float, batches: int, trigger_s: float = 0.0) -> list[int]:
     """So many records come every second, and each takes so long; every batch reads all that wait, and leaves out those that
     are older than the plan says. A cycle every second, whatever batches do. Returns how many each batch kept."""
-    kept: list[int] = []
+    rows_read: list[int] = []
     started = read = clock.now
     for number in range(batches):
         age = loop.current().shed_after_s
         waiting, read = rate * (clock.now - read), clock.now
-        kept.append(round(waiting if age is None else min(waiting, rate * age)))
-        seconds = 0.1 + each_s * kept[-1]
+        rows_read.append(round(waiting if age is None else min(waiting, rate * age)))
+        seconds = 0.1 + each_s * rows_read[-1]
         _cycles(loop, clock, started, seconds)
         loop.report(batch(round(waiting), number=number, seconds=seconds, backlog=round(rate * seconds), ended=clock.now))
         _cycles(loop, clock, started, max(0.0, trigger_s - seconds))
-    return kept
+    return rows_read
 
 
 def _cycles(loop: Rig, clock: Steps, started: float, seconds: float) -> None:
@@ -357,11 +357,11 @@ def test_of_a_queue_about_as_many_as_its_limit_are_kept_however_long_batches_las
     begins before a cycle has seen the last one."""
     loop, clock, memory = loop_of(Static(), trigger_s=0.0, shedding=Shedding(queue_limit=500))
     clock.now += 0.3  # so that something waits for the first
-    kept = shed(loop, clock, rate=2_000, each_s=each_s, batches=20)
-    assert all(450 <= each <= 550 for each in kept[4:]), kept
-    told = [entry for entry in memory.decisions if entry["shed_after_s"] is not None]
-    assert 1 <= len(told) <= 4, "a rate that is measured a little differently is no new plan"
-    assert re.fullmatch(r"records older than \S+ s are left out: [\d,]+ wait", str(told[0]["reason"]))
+    rows_read = shed(loop, clock, rate=2_000, each_s=each_s, batches=20)
+    assert all(450 <= each <= 550 for each in rows_read[4:]), rows_read
+    plans = [entry for entry in memory.decisions if entry["shed_after_s"] is not None]
+    assert 1 <= len(plans) <= 4, "a rate that is measured a little differently is no new plan"
+    assert re.fullmatch(r"records older than \S+ s are left out: [\d,]+ wait", str(plans[0]["reason"]))
 
 
 def test_what_comes_until_the_trigger_counts_as_waiting() -> None:

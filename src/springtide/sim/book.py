@@ -1,8 +1,9 @@
-"""Counters of the records that leave the network, and statistics of them."""
+"""Counters of operators and of the records that leave the network, and statistics of them."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,22 @@ class LatencyBook(NamedTuple):
     seconds: Floats  # by second of the run: departures, the sum of their latencies, and the earliest creation time
     sums: Floats  # sum of latencies, departures, and departures beyond the timeout
     by_root: Floats  # the latency of each record of the sources, or empty
+
+
+@dataclass
+class Counts:
+    """Counters of an operator, in an interval or in total."""
+
+    rows_in: int = 0
+    served: int = 0
+    busy_s: float = 0.0
+    response_s: float = 0.0
+    lost: int = 0
+    late: int = 0
+
+    def add(self, other: Counts) -> None:
+        for name in vars(other):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @kernel

@@ -15,8 +15,8 @@ from springtide.model.report import BatchReport
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.model.topology import Operator
 from springtide.policy.scale import ScalePolicy, State
+from springtide.sim.book import Counts
 from springtide.sim.cluster import Places
-from springtide.sim.counts import Counts
 from springtide.sim.engine import Engine
 from springtide.sim.kernels import Floats
 from springtide.sim.measure import Ledger

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from springtide.model.report import Latency
-from springtide.sim.book import latency_of, share_above
-from springtide.sim.counts import Counts
+from springtide.sim.book import Counts, latency_of, share_above
 from springtide.sim.engine import Engine
 from springtide.sim.kernels import Floats, Ints
 from springtide.sim.model import Model

@@ -13,8 +13,8 @@ from springtide.policy.group import Continual
 from springtide.policy.group.keys import mix
 from springtide.sim import kernels
 from springtide.sim.arrivals import BLOCK, NOT_CARRIED, Batch, joined
+from springtide.sim.book import Counts
 from springtide.sim.compile import compiled
-from springtide.sim.counts import Counts
 from springtide.sim.draws import generator
 from springtide.sim.first_free import knockout, start_waiting
 from springtide.sim.kernels import Floats, Ints, Network, Pending, Replicas

@@ -275,18 +275,18 @@ def test_queueing_without_input() -> None:
 )
 def test_no_smaller_allocation_keeps_the_target(loads: list[float], slots: int, room: float) -> None:
     allowed = room * sum(loads)
-    degrees, held = allocate(loads, [99] * len(loads), slots, allowed)
+    degrees, records_inside = allocate(loads, [99] * len(loads), slots, allowed)
     assert sum(degrees) <= max(slots, len(loads))
-    if math.isinf(held):
+    if math.isinf(records_inside):
         assert sum(map(least_stable, loads)) > slots
         return
-    assert held == pytest.approx(inside(loads, degrees), rel=1e-6)
-    assert held <= allowed or sum(degrees) == slots
+    assert records_inside == pytest.approx(inside(loads, degrees), rel=1e-6)
+    assert records_inside <= allowed or sum(degrees) == slots
     for other in itertools.product(range(1, slots + 1), repeat=len(loads)):
         if sum(other) < sum(degrees):
             assert inside(loads, other) > allowed * (1 - 1e-9)
         elif sum(other) == sum(degrees):
-            assert inside(loads, other) >= held * (1 - 1e-9)
+            assert inside(loads, other) >= records_inside * (1 - 1e-9)
 
 
 @given(loads=st.lists(st.floats(0.1, 50), min_size=1, max_size=4), more=st.integers(0, 6))

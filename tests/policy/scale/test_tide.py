@@ -316,15 +316,15 @@ def test_in_the_simulator_it_keeps_the_target_for_less_than_the_peak() -> None:
     wave = Rate(
         tuple(float(t) for t in range(900)), tuple(2_000 - 1_600 * math.cos(t * 2 * math.pi / 300) for t in range(900)), 900.0
     )
-    told = simulate(line(1), trace=wave, policy="tide", interval=15.0, target=0.25, warmup=30.0).summary
-    assert told["violation_ratio"] < 0.05
-    assert told["replicas"]["mean"] < 3_600 * 0.00125
+    waiting_at = simulate(line(1), trace=wave, policy="tide", interval=15.0, target=0.25, warmup=30.0).summary
+    assert waiting_at["violation_ratio"] < 0.05
+    assert waiting_at["replicas"]["mean"] < 3_600 * 0.00125
 
 
 def test_what_is_not_read_yet_has_come_too() -> None:
     """In micro-batches of 500 records/s read while the backlog grows by 500/s, 1,000/s come."""
 
-    def told(at: float, backlog: int, arrived: float | None = None) -> Snapshot:
+    def waiting_at(at: float, backlog: int, arrived: float | None = None) -> Snapshot:
         operator = OperatorSnapshot(
             "a", 1, 1, 500, 500, 0, 5.0, 500.0, 1.0, backlog, 900.0, served=500, inputs=(("source", 500),), limit=40
         )
@@ -334,8 +334,8 @@ def test_what_is_not_read_yet_has_come_too() -> None:
         )  # fmt: skip
 
     tide = TideScaling()
-    state, _ = tide.decide(tide.initial(), told(1.0, 1_000), np.random.default_rng(0))
-    _, (request,) = tide.decide(state, told(2.0, 1_500, 1_000.0), np.random.default_rng(0))
+    state, _ = tide.decide(tide.initial(), waiting_at(1.0, 1_000), np.random.default_rng(0))
+    _, (request,) = tide.decide(state, waiting_at(2.0, 1_500, 1_000.0), np.random.default_rng(0))
     assert "after 1,000, backlog 1,500" in request.reason
 
 

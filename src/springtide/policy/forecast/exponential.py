@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from springtide.policy.forecast import ForecastPlugin, State, regression
+from springtide.policy.forecast import regression
+from springtide.policy.forecast.regression import Curve, CurvePlugin
 from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class ExponentialCurve(ForecastPlugin):
+class ExponentialCurve(CurvePlugin):
     """The curve e^(a·t + b) through the last ``window`` values, t counted from 1, capped.
 
     The line a·t + b is fitted to the logarithms by least squares, so there is no curve for a window with a 0: then, and until
@@ -32,14 +33,5 @@ class ExponentialCurve(ForecastPlugin):
     window: int = parameter(6, "values", 3, 1_000, "how many values the curve goes through (DABS-Storm: 60 s of 10 s each)")
     cap: float = parameter(3.0, "times", 1, 1_000, "a forecast is at most this many times the largest value in the window")
 
-    def initial(self) -> State:
-        return regression.initial()
-
-    def update(self, state: State, value: float) -> State:
-        return regression.update(state, value, self.window, self._fit)
-
-    def ahead(self, state: State, steps: int = 1) -> float | None:
-        return regression.ahead(state, steps)
-
-    def _fit(self, values: Sequence[float], spread: float) -> regression.Curve | None:
+    def _fit(self, values: Sequence[float], spread: float) -> Curve | None:
         return regression.exponential(values, spread, self.cap)

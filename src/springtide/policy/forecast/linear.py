@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from springtide.policy.forecast import ForecastPlugin, State, many, regression
+from springtide.policy.forecast import State, many, regression
+from springtide.policy.forecast.regression import Curve, CurvePlugin
 from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Linear(ForecastPlugin):
+class Linear(CurvePlugin):
     """The line a·t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
 
     Until three values are known, the forecast is the last value.
@@ -29,15 +30,9 @@ class Linear(ForecastPlugin):
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the line goes through (DABS-Storm: 60 s of 10 s each)")
 
-    def initial(self) -> State:
-        return regression.initial()
-
-    def update(self, state: State, value: float) -> State:
-        return regression.update(state, value, self.window, regression.linear)
+    def _fit(self, values: Sequence[float], spread: float) -> Curve:
+        return regression.linear(values, spread)
 
     def update_all(self, states: Sequence[State], values: Sequence[float]) -> list[State]:
         """``update`` for many series, each with its value."""
         return many.update(self, states, values, self.window, many.linear)
-
-    def ahead(self, state: State, steps: int = 1) -> float | None:
-        return regression.ahead(state, steps)

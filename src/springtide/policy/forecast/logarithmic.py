@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from springtide.policy.forecast import ForecastPlugin, State, regression
+from springtide.policy.forecast import regression
+from springtide.policy.forecast.regression import Curve, CurvePlugin
 from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Logarithmic(ForecastPlugin):
+class Logarithmic(CurvePlugin):
     """The curve a·ln t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
 
     Until three values are known, the forecast is the last value.
@@ -29,11 +31,5 @@ class Logarithmic(ForecastPlugin):
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the curve goes through (DABS-Storm: 60 s of 10 s each)")
 
-    def initial(self) -> State:
-        return regression.initial()
-
-    def update(self, state: State, value: float) -> State:
-        return regression.update(state, value, self.window, regression.logarithmic)
-
-    def ahead(self, state: State, steps: int = 1) -> float | None:
-        return regression.ahead(state, steps)
+    def _fit(self, values: Sequence[float], spread: float) -> Curve:
+        return regression.logarithmic(values, spread)
