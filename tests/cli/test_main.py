@@ -299,6 +299,51 @@ def test_show_draws_a_topology_of_a_file_and_a_built_in_one(flawed: Path) -> Non
     assert invoke("show", "tweats").exit_code == 2
 
 
+BROKEN_POLICY = """
+from dataclasses import dataclass
+from springtide.model.plan import Request
+from springtide.policy.scale import ScalePlugin
+
+@dataclass(frozen=True)
+class {name}(ScalePlugin):
+    name = source = summary = "{name}"
+
+    def initial(self):
+        return {{"seen": 0}}
+
+    def decide(self, state, snapshot, rng):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "fault"),
+    [
+        ("Blind", "return state, () if snapshot.rate > 0 else ()", "it fails without measurements: TypeError"),
+        ("InPlace", "state['seen'] += 1; return state, ()", "it changes its state in place"),
+        ("Clock", "import time; return {'seen': time.perf_counter_ns()}, ()", "equal arguments give different decisions"),
+        ("Greedy", "return state, (Request('first', 99, 'more'),)", "a degree outside of 1 to 8"),
+        ("Tuples", "return {'seen': (1,)}, (Request('first', 2, str(type(state['seen']))),)", "otherwise after a restart"),
+        ("Unstorable", "return {'seen': {1}}, ()", "not JSON serializable"),
+    ],
+)
+def test_a_policy_that_breaks_a_rule_is_named(
+    name: str, body: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"broken_{name.lower()}"
+    (tmp_path / f"{module}.py").write_text(BROKEN_POLICY.format(name=name, body=body))
+    monkeypatch.syspath_prepend(tmp_path)
+    result = invoke("policies", f"scale/{module}:{name}", "--check")
+    assert result.exit_code == 1
+    assert fault in result.stderr
+
+
+def test_built_in_policies_break_no_rule() -> None:
+    result = invoke("policies", "scale/tide", "--check")
+    assert (result.exit_code, result.stdout) == (0, "scale/tide: 0 rules broken\n")
+    assert invoke("policies", "group/tide", "--check").exit_code == 2
+
+
 def test_policies_are_listed_and_one_is_described() -> None:
     document = json.loads(invoke("policies", "--json").stdout)
     assert {(one["kind"], one["name"]) for one in document} >= {

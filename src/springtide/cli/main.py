@@ -139,16 +139,37 @@ def _kind_and_name(text: str) -> tuple[str, str]:
     return kind, name
 
 
+def _check(name: str | None) -> None:
+    """Print the rules that a scaling policy breaks, with its default parameters, and exit with 1 if there are any."""
+    from springtide.policy import registry, trial
+
+    kind, short = _kind_and_name(name or "")
+    if kind != "scale":
+        raise OptionError(f"--check: {name!r} is no scaling policy; write its name, such as scale/tide or scale/module:Class")
+    found = trial.violations(registry.create("scale", short))
+    for fault in found:
+        click.echo(f"{name}: {fault}", err=True)
+    click.echo(f"{name}: {len(found)} rules broken")
+    if found:
+        sys.exit(1)
+
+
 @cli.command()
 @click.argument("name", required=False)
 @AS_JSON
 @click.option("--markdown", is_flag=True, help="Print docs/policies.md, with every parameter.")
-def policies(name: str | None, as_json: bool, markdown: bool) -> None:
+@click.option(
+    "--check", is_flag=True, help="Try out the scaling policy NAME, such as scale/module:Class, by the rules for all."
+)
+def policies(name: str | None, as_json: bool, markdown: bool, check: bool) -> None:
     """List all policies and plug-ins or those of a kind, such as scale; or describe one by NAME, such as scale/scripted."""
     from springtide.cli.tables import policies_markdown, policy_table
     from springtide.policy import registry
 
     with errors():
+        if check:
+            _check(name)
+            return
         described = [registry.describe(plugin) for plugin in registry.available()]
         of_kind = [plugin for plugin in described if plugin["kind"] == name]
         if name is not None:
