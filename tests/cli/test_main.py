@@ -340,7 +340,7 @@ def test_a_policy_that_breaks_a_rule_is_named(
 
 def test_built_in_policies_break_no_rule() -> None:
     result = invoke("policies", "scale/tide", "--check")
-    assert (result.exit_code, result.stdout) == (0, "scale/tide: 0 rules broken\n")
+    assert (result.exit_code, result.stdout) == (0, "scale/tide: rules broken: 0\n")
     assert invoke("policies", "group/tide", "--check").exit_code == 2
 
 

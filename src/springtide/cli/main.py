@@ -149,7 +149,7 @@ def _check(name: str | None) -> None:
     found = trial.violations(registry.create("scale", short))
     for fault in found:
         click.echo(f"{name}: {fault}", err=True)
-    click.echo(f"{name}: {len(found)} rules broken")
+    click.echo(f"{name}: rules broken: {len(found)}")
     if found:
         sys.exit(1)
 
@@ -158,9 +158,7 @@ def _check(name: str | None) -> None:
 @click.argument("name", required=False)
 @AS_JSON
 @click.option("--markdown", is_flag=True, help="Print docs/policies.md, with every parameter.")
-@click.option(
-    "--check", is_flag=True, help="Try out the scaling policy NAME, such as scale/module:Class, by the rules for all."
-)
+@click.option("--check", is_flag=True, help="Check the scaling policy NAME, such as scale/module:Class, by common rules.")
 def policies(name: str | None, as_json: bool, markdown: bool, check: bool) -> None:
     """List all policies and plug-ins or those of a kind, such as scale; or describe one by NAME, such as scale/scripted."""
     from springtide.cli.tables import policies_markdown, policy_table

@@ -15,7 +15,9 @@ from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.policy.scale import ScalePolicy, State, decided
 
 INTERVALS, INTERVAL_S = 8, 10.0
-UNKNOWN: dict[str, Any] = dict.fromkeys(("rows_in", "rows_out", "busy_s", "rate", "utilisation", "backlog", "latency_ms", "served"))
+UNKNOWN: dict[str, Any] = dict.fromkeys(
+    ("rows_in", "rows_out", "busy_s", "rate", "utilisation", "backlog", "latency_ms", "served")
+)
 """An operator without any measurement."""
 
 
