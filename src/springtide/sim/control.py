@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -176,13 +175,9 @@ class Starting:
     policy: ScalePolicy
     degrees: Mapping[str, int]
 
-    if TYPE_CHECKING:
-        name: ClassVar[str]
-    else:
-
-        @property
-        def name(self) -> str:
-            return self.policy.name
+    @property
+    def name(self) -> str:
+        return self.policy.name
 
     def initial(self) -> State:
         return self.policy.initial()

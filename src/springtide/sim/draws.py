@@ -98,7 +98,6 @@ class Items(Protocol):
 
     def start(self, random: np.random.Generator) -> ItemStream:
         """Begin a sequence of draws."""
-        ...
 
 
 class ItemStream(Protocol):
@@ -106,7 +105,6 @@ class ItemStream(Protocol):
 
     def draw(self, times: Floats, first: int) -> Ints:
         """The items of the records from number ``first`` on, which are created at these times."""
-        ...
 
 
 @dataclass(frozen=True)

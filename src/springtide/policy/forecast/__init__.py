@@ -22,15 +22,12 @@ class Forecaster(Protocol):
 
     def initial(self) -> State:
         """The state before the first value."""
-        ...
 
     def update(self, state: State, value: float) -> State:
         """The state after another value; the given state is not changed."""
-        ...
 
     def ahead(self, state: State, steps: int = 1) -> float | None:
         """The forecast of the value ``steps`` intervals after the last; None before the first value."""
-        ...
 
 
 class ForecastPlugin(Plugin):

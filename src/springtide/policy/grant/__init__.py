@@ -38,14 +38,12 @@ class GrantPolicy(Protocol):
 
     def initial(self) -> State:
         """The state before the first round."""
-        ...
 
     def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
         """The new state, and a verdict on every request. A pure function of its arguments.
 
         It is called in every round, also without requests.
         """
-        ...
 
 
 class GrantPlugin(Plugin):

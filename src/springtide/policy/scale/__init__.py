@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,18 +28,17 @@ class ScalePolicy(Protocol):
     A policy is frozen; its knowledge is in the state, which the caller stores and passes back.
     """
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str: ...
 
     def initial(self) -> State:
         """The state before the first interval."""
-        ...
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         """The new state, and a request for every operator whose degree should change.
 
         A pure function of its arguments: no clock, no file, and no random source but ``rng``.
         """
-        ...
 
 
 class ScalePlugin(Plugin):
@@ -96,7 +95,6 @@ class ChecksOperators(Protocol):
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when a parameter names an operator that does not exist."""
-        ...
 
 
 def check(policy: ScalePolicy, operators: Sequence[str]) -> None:

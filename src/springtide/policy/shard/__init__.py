@@ -22,7 +22,6 @@ class Sharder(Protocol):
 
     def assign(self, owner: Owner, loads: Loads, width: int) -> Owner:
         """Assign every shard to one of ``width`` tasks. ``owner``: the present assignment, possibly to more tasks."""
-        ...
 
 
 class ShardPlugin(Plugin):
