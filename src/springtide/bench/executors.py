@@ -47,8 +47,6 @@ DYNAMIC = {
 
 @dataclass(frozen=True)
 class Call:
-    """A record."""
-
     number: int
 
 

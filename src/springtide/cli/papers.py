@@ -98,7 +98,6 @@ def elasticutor(
 def _measured(
     experiments: Iterable[Any], lab: Any, draw: Callable[..., Path | None], plots: Path | None
 ) -> tuple[list[Row], list[Path]]:
-    """The rows of all experiments, and their plots."""
     rows: list[Row] = []
     drawn: list[Path | None] = []
     with Console(stderr=True).status("") as status:

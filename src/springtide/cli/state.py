@@ -180,7 +180,6 @@ def _operator(opened: Reading, marks: dict[str, tuple[int, int | None]]) -> dict
 
 
 def _key(opened: Reading, texts: tuple[str, ...]) -> dict[str, Any]:
-    """The state of one key."""
     import pyarrow as pa
 
     from springtide.spark.state.segment import KEY, STATE, TOUCHED

@@ -35,7 +35,6 @@ class Batch(NamedTuple):
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """The concatenation of batches."""
     at, created, item, root, origin = (np.concatenate(columns) for columns in zip(*batches, strict=True))
     item, root, origin = (column if len(column) == len(at) else NOT_CARRIED for column in (item, root, origin))
     return Batch(at, created, item, root, origin)
@@ -66,7 +65,6 @@ class Arrivals:
 
     @property
     def next_at(self) -> float:
-        """The time of the next arrival."""
         return math.inf if self.exhausted else float(self._times[self._taken])
 
     @property

@@ -212,7 +212,6 @@ class Engine:
         compiled(write_down)(station.rows, left, served, self.book, self.beyond, self._warmup)
 
     def _send(self, name: str, batch: Batch, sent: dict[str, list[Batch]]) -> None:
-        """Send a batch to its readers."""
         if len(batch.at):
             for reader, part in handed_on(self._readers[name], name in self._splits, batch, self._coins[name]):
                 sent[reader].append(part)

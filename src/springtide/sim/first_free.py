@@ -29,7 +29,6 @@ class Knockout(NamedTuple):
 
 
 def knockout(replicas: int) -> Knockout:
-    """A knockout for this number of replicas."""
     leaves = 1 << (replicas - 1).bit_length()
     free = np.full(2 * leaves, np.inf)
     return Knockout(free, free.view(np.int64), np.zeros(2 * leaves, dtype=np.int64), np.full(replicas, -1))

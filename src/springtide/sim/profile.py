@@ -118,5 +118,4 @@ def _edges(
 
 
 def _per(amounts: Floats, rows: Floats) -> Floats:
-    """An amount per row; 0 without rows."""
     return np.where(rows > 0, amounts / np.maximum(rows, 1e-12), 0.0)

@@ -89,7 +89,6 @@ class ExecutorState:
 
     @property
     def station_of(self) -> Ints:
-        """The station of each core."""
         return self.core_group if self.setup.elastic else np.arange(len(self.core_node))
 
     def spread(self, weights: Floats) -> None:
@@ -116,7 +115,6 @@ class ExecutorState:
         self._derive()
 
     def put(self, shard: int, core: int) -> None:
-        """Put a shard on another core."""
         old, share = self.shard_core[shard], self.share[shard]
         for core_sum, amount in (
             (self.core_load, share * self.cost_s[shard]), (self.core_share, share), (self.core_shards, 1),

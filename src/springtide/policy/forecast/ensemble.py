@@ -110,7 +110,6 @@ class Ensemble(ForecastPlugin):
         return {**after, "awaited": [*awaited, self.ahead(after, self.horizon)][-self.horizon :]}
 
     def ahead(self, state: State, steps: int = 1) -> float | None:
-        """The mean forecast."""
         forecasts = self._forecasts(state, steps)
         return self._mean(state, forecasts) if forecasts else None
 

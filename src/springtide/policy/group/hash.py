@@ -42,8 +42,6 @@ class Hash(GroupPlugin):
 
 
 class Seed(NamedTuple):
-    """The seed of the hash."""
-
     seed: Hashes
 
 

@@ -42,8 +42,6 @@ class Random(GroupPlugin):
 
 
 class LastDrawn(NamedTuple):
-    """The last random number."""
-
     drawn: Hashes
 
 

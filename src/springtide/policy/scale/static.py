@@ -39,7 +39,6 @@ class Static(ScalePlugin):
         return by_operator("'static': degrees", self.degrees, _degree, "degree with a degree of 1 or more")
 
     def wanted(self, operator: str) -> int:
-        """The degree of an operator."""
         return self._by_name.get(operator, self.degree)
 
     def check(self, operators: Sequence[str]) -> None:

@@ -59,7 +59,6 @@ class StoredState:
 
 
 def stored_states(checkpoint: Path) -> dict[str, StoredState]:
-    """The state of all operators in a checkpoint."""
     stored = Checkpoint(checkpoint)
     fingerprint, declared, manifest = stored.recall("topology"), stored.recall("state"), stored.last_manifest()
     if fingerprint is None:
