@@ -287,13 +287,13 @@ class Broker:
     def _properties(self, data: Path) -> str:
         one = "org.apache.kafka.common.security.plain.PlainLoginModule required user_"
         listeners = {"PLAINTEXT": self._port, "SASL": self._sasl_port, "CONTROLLER": self._controller_port}
-        told = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
+        addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
         return "\n".join(f"{name}={value}" for name, value in {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": ",".join(told.values()),
-            "advertised.listeners": f"{told['PLAINTEXT']},{told['SASL']}",
+            "listeners": ",".join(addresses.values()),
+            "advertised.listeners": f"{addresses['PLAINTEXT']},{addresses['SASL']}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",

@@ -83,10 +83,10 @@ def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 
 def test_a_kept_server_is_killed(tmp_path: Path) -> None:
-    kept = Kept(["sleep", "1000"], tmp_path / "log", os.environ)
-    assert kept.running()
-    kept.kill()
-    assert not kept.running()
+    process = Kept(["sleep", "1000"], tmp_path / "log", os.environ)
+    assert process.running()
+    process.kill()
+    assert not process.running()
 
 
 def test_without_a_broker_tests_skip_but_ci_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

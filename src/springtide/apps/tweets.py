@@ -68,7 +68,6 @@ class Enriched:
 
 
 def tweet(draw: st.Draw) -> Tweet:
-    """The tweet with this number."""
     entity = bisect_right(_cumulated(), draw.random.random())
     return Tweet(draw.index, entity, f"@{entity} {' '.join(draw.random.choices(_WORDS, k=6))}")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from springtide.errors import TopologyError
 from springtide.model.source import Source
 
 
@@ -85,6 +86,11 @@ class ForeachSink:
 
     function: Callable[[Any, int], object]
     guarantee = Guarantee.AT_LEAST_ONCE
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, type):  # calling it would make an object for each batch, and write nothing
+            name = self.function.__name__
+            raise TopologyError(f"foreach({name}): that is a class; give an object of it, such as foreach({name}(…))")
 
 
 @dataclass(frozen=True)

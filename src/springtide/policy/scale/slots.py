@@ -1,7 +1,7 @@
-"""How many slots degrees take on Spark, where the stages of a batch take turns on all slots.
+"""The slots that degrees occupy on Spark, where the stages of a batch use all slots in turn.
 
-An operator has at least one replica, but if it works for a hundredth of the time it shares the slots of others. So a chain of
-five light operators runs on one slot, and does not need five executors.
+An operator has at least one replica, but an operator that works 1 % of the time shares the slots of others. So a chain of five
+light operators runs on one slot, and does not need five executors.
 """
 
 from __future__ import annotations

@@ -37,8 +37,6 @@ class Link(NamedTuple):
 
 
 class Manifests:
-    """A folder of manifests."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._last: Link | None = None  # the last manifest that this process wrote

@@ -31,12 +31,10 @@ def final_error(error: Exception) -> str | None:
 
 
 def missing_module(error: Exception) -> str | None:
-    """The module that is missing on an executor."""
     return _found(r"No module named '([\w.]+)'", error)
 
 
 def damaged_state_file(error: Exception) -> str | None:
-    """The path of a damaged state file."""
     return _found(r"state file (.+?) is damaged", error)
 
 
