@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -18,17 +18,6 @@ class Guarantee(StrEnum):
 
 
 @dataclass(frozen=True)
-class FilesSource:
-    """New files of a folder, the oldest first; ``created`` names the column with a record's creation time."""
-
-    path: str
-    format: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    created: str | None = None
-    max_files: int | None = None
-
-
-@dataclass(frozen=True)
 class DataFrameSource:
     """Any streaming DataFrame, or a function that makes it from a session."""
 
@@ -37,7 +26,7 @@ class DataFrameSource:
     ordered: bool = False
 
 
-SourceSpec = Source | FilesSource | DataFrameSource
+SourceSpec = Source | DataFrameSource
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from springtide.spark.state import store
+from springtide.model import location
 from springtide.spark.state.cache import node_folder
 
 
@@ -43,7 +43,7 @@ def s3(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_address)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    store._filesystem.cache_clear()  # connections to the server of another module
+    location.filesystem.cache_clear()  # connections to the server of another module
     from pyarrow.fs import FileSystem
 
     files, _ = FileSystem.from_uri("s3://bucket?allow_bucket_creation=true")
