@@ -30,11 +30,27 @@ SourceSpec = Source | DataFrameSource
 
 
 @dataclass(frozen=True)
+class Rolling:
+    """Collects the committed output of batches in larger files: a file becomes visible once it has about ``bytes``, or once its
+    first records have waited for ``age_s``."""
+
+    bytes: int
+    age_s: float
+
+
+@dataclass(frozen=True)
 class FilesSink:
-    """Files in a folder, where only complete, committed batches are ever visible."""
+    """Files in a folder, where only complete, committed batches are ever visible.
+
+    ``partition_by``: columns whose values name folders, as Hive has it. ``rolling``: None makes a file for each task and batch.
+    ``append``: other checkpoints may write to the folder, too.
+    """
 
     path: str
     format: str = "parquet"
+    partition_by: tuple[str, ...] = ()
+    rolling: Rolling | None = None
+    append: bool = False
     guarantee = Guarantee.EXACTLY_ONCE
 
 

@@ -76,7 +76,13 @@ class FilesEnumerator(Enumerator):
                 _log.warning("%s", what)
 
     def check(self, position: Position) -> None:
-        self._seen.refresh()
+        try:
+            self._seen.refresh()
+        except DamageError as error:
+            if position != self.first():
+                raise
+            _log.warning("%s; no batch has read a file yet, so the list is made anew", error)
+            self._seen.clear()
         self._place(position)
 
     def count(self, since: Position, until: Position) -> int | None:
@@ -157,16 +163,13 @@ class FilesEnumerator(Enumerator):
                     self._seen.folder, f"does not know what Spark's file source read up to its entry {position}", MEND
                 )
             return {"next": number, "at": 0, "list": self._seen.checksum(number)}
-        number = position["next"]
-        if number > self._seen.next or self._seen.checksum(number) is None:
+        number, begun = position["next"], position["next"] + (1 if position["at"] else 0)
+        if begun > self._seen.next:
             self._seen.refresh()
         found = self._seen.checksum(number)
-        if number > self._seen.next:
-            raise DamageError(
-                self._seen.folder,
-                f"lists {self._seen.next} files, but {number} are read by batches: files of it are gone",
-                MEND,
-            )
+        if begun > self._seen.next:
+            listed = f"lists {self._seen.next} files, but batches have read {begun}: files of it are gone"
+            raise DamageError(self._seen.folder, listed, MEND)
         if found is not None and found != position["list"]:
             raise DamageError(self._seen.folder, "lists other files than this checkpoint has read", MEND)
         return position

@@ -140,10 +140,15 @@ class Seen:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from listing, and read what they have added."""
+        with self._lock():
+            self.refresh()
+            yield
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
         make_folder(self.folder)
         with open(self.folder / "lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self.refresh()
             yield
 
     def add(
@@ -157,6 +162,13 @@ class Seen:
         file = self.folder / f"{self.next:012d}.json"
         write_atomic(file, document)
         self._add(document, file)
+
+    def clear(self) -> None:
+        """Begin anew, before any batch has read a file."""
+        with self._lock():
+            for file in self.folder.glob("*.json"):
+                file.unlink(missing_ok=True)
+            self._forget_all()
 
     def forget(self, before: int, present: Iterable[Found]) -> None:
         """Summarise the documents whose files all come before a number, if that is worth while; the caller holds the lock.

@@ -91,6 +91,9 @@ class Streams:
     def check(self) -> None:
         """Refuse batches without the memory of their sources: a new memory would start from the first record again."""
         if self._checkpoint.begun() < 0:
+            for stream in self._begun():
+                assert stream.enumerator is not None
+                stream.enumerator.check(stream.enumerator.first())
             return
         for stream in self._all.values():
             if isinstance(stream.source, FilesSource):
