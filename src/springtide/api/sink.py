@@ -26,7 +26,7 @@ def files(
     Without further options a file for each task and batch becomes visible at its commit. With ``roll_every``, such as
     ``"10s"``, or ``roll_size`` in bytes, the output of batches is collected: a file becomes visible once its first records
     are that old (default 60 s), once it has that size (default 128 MB), or at the end of the run. ``partition_by``: columns
-    whose values name folders, such as ``day=2024-05-01``. ``append=True`` writes to a folder where other checkpoints write, too.
+    whose values name folders, such as ``day=2024-05-01``. ``append=True``: other checkpoints may write to the folder, too.
     """
     if format not in FORMATS:
         raise OptionError(f"files: format={format!r}; {nearest(format, FORMATS)}")
