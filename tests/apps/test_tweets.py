@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 
 from springtide.apps import tweets
-from springtide.model.endpoints import FilesSink, GenerateSource
+from springtide.connectors.generate import GenerateSource
+from springtide.model.endpoints import FilesSink
 from springtide.model.generated import draws
 from springtide.model.topology import AUTO
 

@@ -36,6 +36,11 @@ class SourceUnavailable(Exception):
     """The stream cannot be reached now. The run waits, says so, and tries again; nothing is lost."""
 
 
+class SourceFailed(Exception):
+    """The RunError of a source, on its way to the driver from another process. No repetition mends it, while the errors of
+    operators may pass."""
+
+
 @dataclass(frozen=True)
 class Rejected:
     """A record that cannot be decoded. It becomes a dead letter, with ``place``, for example topic, partition and offset."""

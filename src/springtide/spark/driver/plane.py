@@ -334,9 +334,10 @@ class BatchPlane:
         return closing.run(self._runner, self._frame, batch, self._last_batch)
 
     def _log_end(self, ended: Ended) -> None:
-        waiting = sum(backlog or 0 for backlog in self._streams.backlogs(self._last_committed).values()) if self._runner else 0
         log.info("the run ended: %s, after %d batches", ended, self._batches)
-        if waiting and not self._batches:
+        none = self._runner is not None and not self._batches
+        waiting = sum(backlog or 0 for backlog in self._streams.backlogs(self._last_committed).values()) if none else 0
+        if waiting:
             log.warning("the run ended (%s) before its first batch; %s records wait", ended, f"{waiting:,}")
         for name, left_open in (self._left_open or {}).items():
             log.info(

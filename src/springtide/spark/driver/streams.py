@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,6 +86,7 @@ class Streams:
         self._by_spark = {o.name: n for n, o in enumerate(topology.sources) if o.name not in self._all}
         self._progress: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._read: dict[int, dict[str, Position]] = {}  # the positions of the last batches
+        self._beginning = threading.Lock()  # batches run in another thread than the one that watches the query
 
     # Beginning
 
@@ -158,18 +160,21 @@ class Streams:
 
     def _begun(self) -> list[Stream]:
         """The streams that have an enumerator, which those have that have begun."""
-        for stream in self._all.values():
-            if stream.enumerator is None and (memory := self._memory(stream)) is not None:
-                stream.enumerator = stream.source.enumerator(memory)
+        with self._beginning:
+            for stream in self._all.values():
+                if stream.enumerator is None and (memory := self._memory(stream)) is not None:
+                    stream.enumerator = stream.source.enumerator(memory)
         return [stream for stream in self._all.values() if stream.enumerator is not None]
 
     # Batches
 
     def parts(self, batch: int, widths: Mapping[str, int]) -> Parts:
         """The ranges of a batch for each task. A replay of the batch, whose plan is the same, has the same."""
-        cut = {}
-        since, until = self._positions(batch - 1), self._positions(batch)
-        for stream in self._begun():
+        cut, begun = {}, self._begun()
+        if not begun:
+            return {}
+        since, until = self._logged(batch - 1) if batch else {}, self._logged(batch)
+        for stream in begun:
             assert stream.enumerator is not None
             tasks = max(1, widths.get(stream.name, 1))
             begin = since.get(stream.name, stream.enumerator.first())
@@ -183,8 +188,16 @@ class Streams:
             if stream.enumerator is not None and stream.name in positions:
                 stream.enumerator.committed(positions[stream.name])
 
+    def _logged(self, batch: int) -> dict[str, Position]:
+        """By source, where a batch ends. Raises if that is not known: the next batch would begin at the first record."""
+        positions = self._positions(batch)
+        if batch not in self._read:
+            file = self._checkpoint.logs.file("offsets", batch)
+            raise DamageError(file, "is gone, which says where the sources were", ways_out(PUT_BACK, ANEW))
+        return positions
+
     def _positions(self, batch: int) -> dict[str, Position]:
-        """By source, where a batch ends; empty before the first batch."""
+        """By source, where a batch ends; empty if Spark has not logged it, as before the first batch."""
         if batch in self._read:
             return self._read[batch]
         text = self._checkpoint.logs.text("offsets", batch) if batch >= 0 else None

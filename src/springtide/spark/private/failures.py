@@ -27,7 +27,7 @@ def failed_record(error: Exception) -> str | None:
 
 def final_error(error: Exception) -> str | None:
     """The error of a source that no repetition mends, for example because unread records were deleted."""
-    return _found(r"springtide\.errors\.RunError: (.+)", error)
+    return _found(r"springtide\.model\.source\.SourceFailed: (.+)", error)
 
 
 def missing_module(error: Exception) -> str | None:

@@ -24,7 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from springtide.model.source import Enumerator, Memory, Position, Source, SourceUnavailable
+from springtide.errors import RunError
+from springtide.model.source import Enumerator, Memory, Position, Source, SourceFailed, SourceUnavailable
 from springtide.spark.shared.durable import read_json, write_atomic
 
 FIRST_S = 0.1
@@ -111,6 +112,8 @@ class Planner:
         try:
             if self._end is None or not self._frozen:
                 self._end = self._enumerator.end(start)
+        except RunError as error:
+            raise SourceFailed(error) from None
         except SourceUnavailable:
             if self._frozen:
                 raise

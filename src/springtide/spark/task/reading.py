@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from springtide.model.source import Records
+from springtide.errors import RunError
+from springtide.model.source import Records, SourceFailed
 from springtide.spark.shared.program import Node
 from springtide.spark.shared.shipping import Shipment
 from springtide.spark.shared.stage_plan import StagePlan
@@ -64,11 +65,17 @@ class _Entrance:
     def read(self, part: object) -> None:
         """Read a range, and pass its records on. The time of reading is the source's work."""
         begin = time.perf_counter()
-        for records in self._node.reader.read(part):  # type: ignore[arg-type]
+        for records in self._records(part):
             self._tally.busy_s += time.perf_counter() - begin
             self._enter(records)
             begin = time.perf_counter()
         self._tally.busy_s += time.perf_counter() - begin
+
+    def _records(self, part: object) -> Iterator[Records]:
+        try:
+            yield from self._node.reader.read(part)  # type: ignore[arg-type]
+        except RunError as error:
+            raise SourceFailed(error) from None
 
     def _enter(self, records: Records) -> None:
         self._tally.rows_in += len(records) + len(records.rejected)
