@@ -17,6 +17,7 @@ import crash.ledger
 import damage.table
 from crash.ledger import ledger  # noqa: F401  a fixture
 from servers.kafka import kafka, kafka_of_session  # noqa: F401  fixtures
+from servers.s3 import s3, s3_address  # noqa: F401  fixtures
 
 os.environ.setdefault(classes.OPTIONS, classes.BRIEF)
 

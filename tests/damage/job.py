@@ -6,7 +6,7 @@
                     └┐
     names ───────────┴⇒ position → positions (json)       a processor of its own, fed by both sources
 
-``numbers`` is generated, ``names`` are files, so that Spark keeps a log for its source. ``parse`` fails on a few records, which
+``numbers`` is generated, ``names`` are files, of which the checkpoint has a list. ``parse`` fails on a few records, which
 become dead letters. ``weigh`` has a grouping that learns. No result depends on where a batch ends: a restart may cut batches
 otherwise and is still exact.
 """

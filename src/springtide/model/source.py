@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -72,6 +73,17 @@ class Records:
         return self.values.num_rows if isinstance(self.values, pa.RecordBatch) else len(self.values)
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """What waits between two positions: records, files and bytes; None if a number is unknown or does not apply. ``exact``:
+    whether the number of records is counted; otherwise it is an estimate."""
+
+    records: int | None
+    files: int | None = None
+    bytes: int | None = None
+    exact: bool = True
+
+
 class Enumerator(ABC):
     """The driver's part. ``end``, ``count`` and ``committed`` are called one at a time; the others are pure functions of what
     they get and of the memory, and may be called at the same time."""
@@ -91,6 +103,14 @@ class Enumerator(ABC):
     @abstractmethod
     def count(self, since: Position, until: Position) -> int | None:
         """The number of records between two positions; None if it is unknown."""
+
+    def waiting(self, since: Position, until: Position) -> Waiting:
+        """What waits between two positions, with the units that the source has."""
+        return Waiting(self.count(since, until))
+
+    def check(self, position: Position) -> None:  # noqa: B027  most sources store nothing
+        """Called before the first batch of a run that goes on from ``position``. Raises DamageError if what the source has
+        stored in the checkpoint does not fit it."""
 
     @abstractmethod
     def limited(self, since: Position, end: Position, most: int) -> Position:
@@ -157,6 +177,11 @@ class Source(ABC):
     @abstractmethod
     def reader(self, schema: pa.Schema, record: type | None) -> Reader:
         """A reader of records with this schema; ``record`` is their class, if the source was declared with one."""
+
+    def stored_in(self, folder: Path) -> Source:
+        """The declaration for a checkpoint. In ``folder`` the source may store what grows too large for positions, such as a
+        list of files; the driver and Spark's process for offsets both use it."""
+        return self
 
     def in_tasks(self) -> Source:
         """The declaration as tasks get it: it may leave out what only the driver needs."""

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,6 +22,7 @@ from springtide.policy.group.cost_key import NOTHING, Variance
 from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.pipeline import BatchOutcome, Pipeline
+from springtide.spark.driver.rolled_sinks import Commit
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.streams import Streams
 from springtide.spark.shared.report import Report
@@ -150,16 +152,18 @@ class BatchRunner:
         rows = self._source_rows(outcome)
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
         self._sinks.deliver(self._session, batch, outputs)  # 5
+        commit = self._rolled(batch, receipts)
         manifest = {
             "batch": batch,
             "epoch": self._epoch,
             "plan": plan.to_json(),
-            "receipts": receipts,
+            **commit.document,
             "sources": totals,
             **(self._state.after(batch, outcome.tasks) if self._state else {}),
         }
         self._checkpoint.commit(manifest)  # 6
-        self._sinks.publish(outputs)  # 7
+        self._sinks.publish(self._sinks.located(batch, commit.receipts))  # 7
+        self._sinks.rolled.committed(commit)
         if self._state:
             self._state.committed(manifest)
         committed = time.time()
@@ -169,6 +173,19 @@ class BatchRunner:
         self._oldest_s = max(ages, default=math.inf if any(task.shed for task in outcome.tasks) else 0.0)
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
         return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
+
+    def _rolled(self, batch: int, receipts: list[dict[str, Any]]) -> Commit:
+        """The batch's output: what becomes visible now, and what waits to be rolled."""
+        now = self._checkpoint.logs.batch_time(batch)
+        return self._sinks.rolled.commit(batch, receipts, lambda: self._checkpoint.manifest(batch - 1), self._epoch, now)
+
+    def roll(self, now: int, every: bool = False) -> None:
+        """Between two batches, roll output that has waited long enough, or ``every`` part. A batch that is to start waits."""
+        if not (every or self._sinks.rolled.is_due(now)):
+            return
+        with self._start_lock:
+            if self._idle.is_set() and self._checkpoint.is_finished(self.last_committed):
+                self._sinks.rolled.roll_now(self._checkpoint, now, every)
 
     def _planned(self, batch: int) -> Plan:
         """The plan of this batch: the stored plan if the batch may have run before, else the plan in force."""

@@ -24,7 +24,7 @@ SHAPE = Shape(
         "plan": (dict,), "receipts": (list,), "sources": (dict,), "state": (dict,), "times": (dict,),
         "offsets": (str, int),  # their text; older manifests have only its checksum
         "previous": (int, type(None)), "logs": (dict,), "topology": (dict,), "schedule": (dict,), "origins": (dict,),
-        "ticks": (dict,),
+        "ticks": (dict,), "waiting": (dict,), "rolled": (list,), "rolls": (int,),
     },
 )  # fmt: skip
 

@@ -142,10 +142,17 @@ class BatchPlane:
         ended = self._watch(self._start(ending), ending)
         if ended is Ended.AVAILABLE and self._needs_confirmation():
             return None
-        if not ended.is_complete:
-            return ended
-        self._left_open, interrupted = self._close()
-        return (self._end_due() or Ended.STOPPED) if interrupted else ended
+        if ended.is_complete:
+            self._left_open, interrupted = self._close()
+            ended = (self._end_due() or Ended.STOPPED) if interrupted else ended
+        self._flush()
+        return ended
+
+    def _flush(self) -> None:
+        """Make all committed output visible. Spark may not have logged the last commit, if the query was stopped."""
+        if self._runner is not None and self._runner.last_committed >= 0:
+            self._checkpoint.logs.commit(self._runner.last_committed)
+            self._runner.roll(round(self._clock() * 1e6), every=True)
 
     @property
     def _batches(self) -> int:
@@ -244,6 +251,8 @@ class BatchPlane:
                 self._halt.set()
                 return self._finish(query_, ended)
             self._stalls.look()
+            if self._runner is not None:
+                self._runner.roll(round(self._clock() * 1e6))
             self._stop.wait(0.1)
         with contextlib.suppress(StreamingQueryException):  # it is raised below, with its cause
             query_.awaitTermination(TERMINATION_S)

@@ -19,10 +19,10 @@ from springtide.model.endpoints import ConsoleSink, FilesSink, ForeachSink, Memo
 from springtide.model.topology import Topology
 from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.rolled_sinks import RolledSinks
 from springtide.spark.driver.staged import Output, StagedFileError
 from springtide.spark.driver.starting import hands_on
 from springtide.spark.driver.undo import take_back
-from springtide.spark.shared.durable import sync_folder
 from springtide.spark.shared.program import Staging
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 
@@ -38,6 +38,8 @@ class Sinks:
         self._topology = topology
         self._dead_letters = dead_letters
         self._places = places
+        files = {operator.name: operator.sink for operator in topology.sinks if isinstance(operator.sink, FilesSink)}
+        self.rolled = RolledSinks(files, places, self.located)
         self.memory: dict[str, dict[int, list[pa.Table]]] = {}  # by name and batch: a repeated batch replaces itself
 
     def prepare(self, session: SparkSession, checkpoint: Checkpoint) -> None:
@@ -48,8 +50,9 @@ class Sinks:
                 Path(operator.sink.path).mkdir(parents=True, exist_ok=True)
         Path(self._dead_letters.path).mkdir(parents=True, exist_ok=True)
         self._settle(checkpoint)
+        waiting = self.rolled.settle(checkpoint)
         for place in self._places.values():
-            staged.sweep(place, checkpoint.epoch)
+            staged.sweep(place, checkpoint.epoch, waiting)
 
     def _settle(self, checkpoint: Checkpoint) -> None:
         """Publish hidden files of the last committed batch, or have the batch computed again. Earlier batches were published
@@ -148,14 +151,10 @@ class Sinks:
 
         All files are checked before the first file is moved.
         """
-        hidden = [output for output in outputs if output.target is not None and staged.is_hidden(output)]
-        for output in hidden:
-            staged.publish(output)
+        staged.publish_all(outputs)
         for output in outputs:
             if output.target is None:
                 output.staged.unlink(missing_ok=True)
-        for folder in {output.target.parent for output in outputs if output.target is not None}:
-            sync_folder(folder)
 
 
 def _frame(session: SparkSession, outputs: Outputs, schema: pa.Schema) -> DataFrame:

@@ -12,11 +12,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from springtide.connectors.files.declared import FilesSource
 from springtide.errors import DamageError
 from springtide.model.plan import Plan
 from springtide.model.source import Enumerator, Memory, Position, Range, Source, SourceUnavailable
 from springtide.model.topology import Operator, Topology
 from springtide.once import Once
+from springtide.spark.driver.adoption import adopt
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.lag import unread_in
 from springtide.spark.driver.modules import ship_loaded_modules
@@ -76,7 +78,7 @@ class Streams:
     def __init__(self, topology: Topology, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._all = {
-            operator.name: Stream(operator.name, number, operator.source)
+            operator.name: Stream(operator.name, number, operator.source.stored_in(checkpoint.source_folder(operator.name)))
             for number, operator in enumerate(topology.sources)
             if isinstance(operator.source, Source)
         }
@@ -91,14 +93,32 @@ class Streams:
     def check(self) -> None:
         """Refuse batches without the memory of their sources: a new memory would start from the first record again."""
         if self._checkpoint.begun() < 0:
+            for stream in self._begun():
+                assert stream.enumerator is not None
+                stream.enumerator.check(stream.enumerator.first())
             return
         for stream in self._all.values():
+            if isinstance(stream.source, FilesSource):
+                self._adopt(stream, stream.source)
             if self._memory(stream) is None:
                 file, _ = self._place(stream.source, stream.name)
                 raise DamageError(
                     file, f"is gone, which says where source {stream.name!r} began, but the checkpoint has batches",
                     ways_out(PUT_BACK, ANEW),
                 )  # fmt: skip
+
+        for stream in self._begun():
+            assert stream.enumerator is not None
+            for batch in (self._checkpoint.begun() - 1, self._checkpoint.begun()):
+                if (position := self._positions(batch).get(stream.name)) is not None:
+                    stream.enumerator.check(position)
+
+    def _adopt(self, stream: Stream, source: FilesSource) -> None:
+        """Take over what Spark's own file source has read in a checkpoint of an earlier version."""
+        memory = self._memory(stream)
+        enumerator = source.enumerator(memory or source.begin())
+        if adopt(enumerator, self._checkpoint.logs, stream.number, self._checkpoint.begun()) and memory is None:
+            self._checkpoint.remember(ORIGINS, {**(self._checkpoint.recall(ORIGINS) or {}), stream.name: dict(source.begin())})
 
     def begin(self, at_once: bool) -> None:
         """Store the memories of the sources of a new checkpoint. Raises SourceUnavailable.
