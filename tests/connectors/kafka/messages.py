@@ -1,0 +1,65 @@
+"""Messages as librdkafka gives them, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from springtide.api.kafka import kafka
+from springtide.connectors.kafka.clients import Connection
+from springtide.connectors.kafka.declared import KafkaSource
+from springtide.connectors.kafka.records import Decoded
+
+AT_MS = 1_700_000_000_000
+
+
+@dataclass
+class Message:
+    """A message with the methods that decoding uses."""
+
+    raw: bytes | None
+    at: int = 0
+    named: bytes | None = None
+    heads: Sequence[tuple[str, bytes | None]] | None = None
+    made: int = AT_MS
+
+    def value(self) -> bytes | None:
+        return self.raw
+
+    def key(self) -> bytes | None:
+        return self.named
+
+    def headers(self) -> Sequence[tuple[str, bytes | None]] | None:
+        return self.heads
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return (1 if self.made >= 0 else 0), self.made
+
+
+def source_of(value: object, **options: Any) -> KafkaSource:
+    """The declaration as ``st.source.kafka`` makes it."""
+    options = {"servers": "localhost:9092", "topic": "orders", **options}
+    operator = kafka(value=value, **options)._node.operator
+    assert isinstance(operator.source, KafkaSource)
+    return operator.source
+
+
+def decoded(value: object, raws: Sequence[bytes | None | Message], **options: Any) -> Decoded:
+    """What the records of a source declared with ``value`` are."""
+    messages = [raw if isinstance(raw, Message) else Message(raw, number) for number, raw in enumerate(raws)]
+    return source_of(value, **options).layout.opened(Connection("")).decode(messages)
+
+
+def reasons(found: Decoded) -> dict[int, str]:
+    """By offset, why a record was rejected."""
+    return {each.place["offset"]: f"{type(each.error).__name__}: {each.error}" for each in found.rejected}
