@@ -151,6 +151,7 @@ class Broker:
 
         self._wait(self.admin.create_partitions([NewPartitions(topic, partitions)]))
         self._until_led(topic, partitions)
+        self.__dict__.pop("_producer", None)  # it would not know them for some minutes
 
     def delete_topic(self, topic: str) -> None:
         self._wait(self.admin.delete_topics([topic]))

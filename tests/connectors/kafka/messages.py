@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from springtide.api.kafka import kafka
 from springtide.connectors.kafka.clients import Connection
 from springtide.connectors.kafka.declared import KafkaSource
 from springtide.connectors.kafka.records import Decoded
+from springtide.model.source import Rejected
 
 AT_MS = 1_700_000_000_000
 
@@ -63,3 +66,45 @@ def decoded(value: object, raws: Sequence[bytes | None | Message], **options: An
 def reasons(found: Decoded) -> dict[int, str]:
     """By offset, why a record was rejected."""
     return {each.place["offset"]: f"{type(each.error).__name__}: {each.error}" for each in found.rejected}
+
+
+class Job:
+    """A run without Spark: plans batches and reads them, as the driver and the tasks do."""
+
+    def __init__(self, source: KafkaSource, most: int | None = None, tasks: int = 1, clock: Any = None) -> None:
+        self.source, self.most, self.tasks = source, most, tasks
+        self.memory = source.begin()
+        self.enumerator = source.enumerator(self.memory)
+        if clock is not None:
+            self.enumerator._clock = clock
+        self.reader = source.reader(pa.schema([]), None)
+        self.at = self.enumerator.first()
+        self.values: list[Any] = []
+        self.places: list[tuple[str, int]] = []
+        self.rejected: list[Rejected] = []
+        self.lost = 0
+
+    def batch(self) -> int:
+        """Read the next batch; the number of its records."""
+        end = self.enumerator.end(self.at)
+        until = end if self.most is None else self.enumerator.limited(self.at, end, self.most)
+        before = len(self.values)
+        for part in self.enumerator.ranges(self.at, until, self.tasks):
+            self.read(part)
+        self.at = until
+        return len(self.values) - before
+
+    def read(self, part: Any) -> None:
+        for records in self.reader.read(part):
+            self.values += list(records.values)
+            numbers = () if records.numbers is None else records.numbers.tolist()
+            self.places += [(records.origin, number) for number in numbers]
+            self.rejected += records.rejected
+            self.lost += records.lost
+
+    def waiting(self) -> int:
+        return self.enumerator.count(self.at, self.enumerator.end(self.at))
+
+    def close(self) -> None:
+        self.reader.close()
+        self.enumerator.close()

@@ -56,23 +56,23 @@ class Cluster:
         """The topics that exist, with their offsets; those that do not exist are missing."""
         described = self.described(self.names())
         places = [(name, number) for name, (_, numbers) in described.items() for number in numbers]
-        lows, highs = self.offsets(places, "earliest"), self.offsets(places, "latest")
+        lows, highs = self._both(places)
         return {
             name: Topic(name, identity, {n: lows[name, n] for n in numbers}, {n: highs[name, n] for n in numbers})
             for name, (identity, numbers) in described.items()
         }
 
-    def described(self, names: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
+    def described(self, names: Iterable[str], patience_s: float = PATIENT_S) -> dict[str, tuple[str, list[int]]]:
         """The id and the partitions of each topic that exists."""
         confluent = needed()
         wanted = list(names)
         if not wanted:
             return {}
-        asked = self._ask(lambda: self.admin.describe_topics(confluent.TopicCollection(wanted), request_timeout=PATIENT_S))
+        asked = self._ask(lambda: self.admin.describe_topics(confluent.TopicCollection(wanted), request_timeout=patience_s))
         found = {}
         for name, answer in asked.items():
             try:
-                topic = answer.result(PATIENT_S + 1)
+                topic = answer.result(patience_s + 1)
             except confluent.KafkaException as error:
                 if error.args[0].code() == confluent.KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
@@ -86,6 +86,14 @@ class Cluster:
     def offsets(self, places: Sequence[Place], which: str | int) -> dict[Place, int]:
         """For each partition the "earliest" or "latest" offset, or the first of records since a time in milliseconds; -1 if
         there is none since then."""
+        return self._answers(self._asked(places, which))
+
+    def _both(self, places: Sequence[Place]) -> tuple[dict[Place, int], dict[Place, int]]:
+        """The earliest and the latest offsets, for which the brokers are asked at the same time: every batch waits for them."""
+        asked = self._asked(places, "earliest"), self._asked(places, "latest")
+        return self._answers(asked[0]), self._answers(asked[1])
+
+    def _asked(self, places: Sequence[Place], which: str | int) -> Mapping[Any, Any]:
         confluent, admin = needed(), needed("confluent_kafka.admin")
         if not places:
             return {}
@@ -93,13 +101,13 @@ class Cluster:
         wanted = spec.for_timestamp(which) if isinstance(which, int) else getattr(spec, which)()
         level = confluent.IsolationLevel
         isolation = level.READ_COMMITTED if self._committed else level.READ_UNCOMMITTED
-        asked = self._ask(
-            lambda: self.admin.list_offsets(
-                {confluent.TopicPartition(*place): wanted for place in places},
-                isolation_level=isolation,
-                request_timeout=PATIENT_S,
-            )
+        question = {confluent.TopicPartition(*place): wanted for place in places}
+        asked: Mapping[Any, Any] = self._ask(
+            lambda: self.admin.list_offsets(question, isolation_level=isolation, request_timeout=PATIENT_S)
         )
+        return asked
+
+    def _answers(self, asked: Mapping[Any, Any]) -> dict[Place, int]:
         return {
             (place.topic, place.partition): self._ask(partial(answer.result, PATIENT_S + 1)).offset
             for place, answer in asked.items()

@@ -99,6 +99,12 @@ class KafkaSource(Source):
             return _position(described, {place: found[place] if found[place] >= 0 else ends[place] for place in places})
         lows = cluster.offsets(places, "earliest")
         given = {(topic, number): offset for topic, offsets in self.start.items() for number, offset in offsets.items()}
+        ends = cluster.offsets([place for place in places if place in given], "latest")
+        for (topic, number), end in ends.items():
+            if given[topic, number] > end:
+                raise OptionError(
+                    f"kafka: start= names offset {given[topic, number]} of {topic}/{number}, which ends at {end}; give at most that"
+                )
         return _position(described, {place: given.get(place, lows[place]) for place in places})
 
     def enumerator(self, memory: Memory) -> KafkaEnumerator:
