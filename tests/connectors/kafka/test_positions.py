@@ -37,7 +37,9 @@ def batches(draw: st.DrawFn) -> tuple[Offsets, Offsets, dict[tuple[str, int], in
 
 def offsets(position_from: Offsets, until: Any, cuts: Any) -> Counter[tuple[str, int, int]]:
     """Each offset of small ranges, with how often it is read."""
-    return Counter((part.topic, part.number, offset) for cut in cuts for part in parts_of(cut) for offset in range(part.first, part.last))
+    return Counter(
+        (part.topic, part.number, offset) for cut in cuts for part in parts_of(cut) for offset in range(part.first, part.last)
+    )
 
 
 @given(batches(), st.integers(1, 12))

@@ -158,7 +158,12 @@ def test_an_open_transaction_holds_the_end_until_it_ends(kafka: Broker, job: Job
 
 
 def test_a_compacted_topic(kafka: Broker, job: Jobs) -> None:
-    compacting = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "100", "max.compaction.lag.ms": "100"}
+    compacting = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+        "segment.ms": "100",
+        "max.compaction.lag.ms": "100",
+    }
     topic = kafka.topic(**compacting)
     for number in range(50):
         kafka.produce(topic, [str(number).encode()], key=b"k")
@@ -180,7 +185,9 @@ def test_deleted_records_stop_the_run_with_their_number_or_are_counted(kafka: Br
     kafka.produce(topic, raws(10), partition=1)
     strict, lenient = job(topic, tasks=3), job(topic, most=4, tasks=3, on_data_loss="go on")
     kafka.delete_records(topic, {0: 7, 1: 2})
-    with pytest.raises(RunError, match=rf"9 records were deleted before they were read \(7 of {topic}/0, 2 of {topic}/1\).*go on"):
+    with pytest.raises(
+        RunError, match=rf"9 records were deleted before they were read \(7 of {topic}/0, 2 of {topic}/1\).*go on"
+    ):
         strict.batch()
     assert lenient.waiting() == 11, "what is deleted does not wait"
     while lenient.waiting():
@@ -273,9 +280,7 @@ def test_a_topic_that_is_gone_is_waited_for_and_then_ends_the_run(kafka: Broker,
     assert lenient.batch() == 0
 
 
-def test_a_backfill_whose_topic_is_gone_ends_all_the_same(
-    kafka: Broker, job: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backfill_whose_topic_is_gone_ends_all_the_same(kafka: Broker, job: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "SURE_S", 0.5)
     topic = kafka.topic()
     kafka.produce(topic, raws(10))

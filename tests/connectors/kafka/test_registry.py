@@ -87,7 +87,13 @@ def test_avro_by_the_schemas_of_its_writers(registry: Server) -> None:
     }
     value = {"id": 1, "route": "a", "place": {"lat": 1.0, "lon": 2.0}}
     linked = avro(value, {**refers, "fields": [*refers["fields"][:2], {"name": "place", "type": ["null", place]}]})
-    raws = [headed(1, avro(value)), headed(2, avro({"id": 2, "route": "b"}, old)), headed(3, linked), avro(value), headed(9, b"x")]
+    raws = [
+        headed(1, avro(value)),
+        headed(2, avro({"id": 2, "route": "b"}, old)),
+        headed(3, linked),
+        avro(value),
+        headed(9, b"x"),
+    ]
     found = decoded(Order, raws, format="avro", registry=registry.url)
     assert found.values == [Order(1, "a", place=Place(1.0, 2.0)), Order(2, "b"), Order(1, "a", place=Place(1.0, 2.0))]
     assert "has no header of a schema registry" in reasons(found)[3]
@@ -149,6 +155,7 @@ def test_a_server_that_speaks_no_http_is_waited_for() -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as plain:
+
         def answer() -> None:
             client, _ = plain.accept()
             client.recv(4096)

@@ -113,7 +113,15 @@ class Told:
     ms: int = 0
 
 
-META = {"key": "key", "heads": "headers", "topic": "topic", "number": "partition", "offset": "offset", "at": "timestamp", "ms": "timestamp"}
+META = {
+    "key": "key",
+    "heads": "headers",
+    "topic": "topic",
+    "number": "partition",
+    "offset": "offset",
+    "at": "timestamp",
+    "ms": "timestamp",
+}
 
 
 def test_fields_from_the_message() -> None:
@@ -188,7 +196,7 @@ def test_a_class_of_a_script_is_decoded_where_its_module_is_not() -> None:
     check = (
         "import pickle, sys\nfrom connectors.kafka.messages import Message\nfrom springtide.connectors.kafka.clients import Connection\n"
         "for source in pickle.loads(sys.stdin.buffer.read()):\n"
-        "    raws = [Message(b'{\"inner\": {\"n\": 1}, \"more\": [{\"n\": 2}]}', 5), Message(b'{\"inner\": {\"n\": \"x\"}}', 6), Message(b'{}', 7)]\n"
+        '    raws = [Message(b\'{"inner": {"n": 1}, "more": [{"n": 2}]}\', 5), Message(b\'{"inner": {"n": "x"}}\', 6), Message(b\'{}\', 7)]\n'
         "    found = source.layout.opened(Connection('')).decode(raws)\n"
         "    print(found.values, len(found.rejected))\n"
     )
@@ -239,7 +247,11 @@ def test_avro_with_the_writers_schema(schema: object) -> None:
 
 
 def test_avro_of_another_schema_is_rejected() -> None:
-    other = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}, {"name": "route", "type": "string"}]}
+    other = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "string"}, {"name": "route", "type": "string"}],
+    }
     found = decoded(Order, [avro({"id": "x", "route": "a"}, other)], format="avro", schema=other)
     assert found.values == [] and "id" in reasons(found)[0]
 
@@ -276,20 +288,30 @@ def message_classes() -> Any:
     place.field.add(name="lat", number=1, type=kind.TYPE_DOUBLE, label=kind.LABEL_OPTIONAL)
     place.field.add(name="lon", number=2, type=kind.TYPE_DOUBLE, label=kind.LABEL_OPTIONAL)
     order = file.message_type.add(name="Order")
-    for number, (name, what) in enumerate({"id": kind.TYPE_INT64, "route": kind.TYPE_STRING, "fare": kind.TYPE_DOUBLE}.items(), 1):
+    for number, (name, what) in enumerate(
+        {"id": kind.TYPE_INT64, "route": kind.TYPE_STRING, "fare": kind.TYPE_DOUBLE}.items(), 1
+    ):
         order.field.add(name=name, number=number, type=what, label=kind.LABEL_OPTIONAL)
     order.oneof_decl.add(name="_note")
-    order.field.add(name="note", number=4, type=kind.TYPE_STRING, label=kind.LABEL_OPTIONAL, oneof_index=0, proto3_optional=True)
+    order.field.add(
+        name="note", number=4, type=kind.TYPE_STRING, label=kind.LABEL_OPTIONAL, oneof_index=0, proto3_optional=True
+    )
     order.field.add(name="tags", number=5, type=kind.TYPE_STRING, label=kind.LABEL_REPEATED)
     order.field.add(name="place", number=6, type=kind.TYPE_MESSAGE, type_name=".shop.Place", label=kind.LABEL_OPTIONAL)
     order.field.add(name="stops", number=7, type=kind.TYPE_MESSAGE, type_name=".shop.Place", label=kind.LABEL_REPEATED)
-    order.field.add(name="at", number=8, type=kind.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp", label=kind.LABEL_OPTIONAL)
+    order.field.add(
+        name="at", number=8, type=kind.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp", label=kind.LABEL_OPTIONAL
+    )
     order.field.add(name="colour", number=9, type=kind.TYPE_ENUM, type_name=".shop.Colour", label=kind.LABEL_OPTIONAL)
-    order.field.add(name="size", number=10, type=kind.TYPE_MESSAGE, type_name=".google.protobuf.Int32Value", label=kind.LABEL_OPTIONAL)
+    order.field.add(
+        name="size", number=10, type=kind.TYPE_MESSAGE, type_name=".google.protobuf.Int32Value", label=kind.LABEL_OPTIONAL
+    )
     entry = order.nested_type.add(name="CountsEntry", options=descriptor_pb2.MessageOptions(map_entry=True))
     entry.field.add(name="key", number=1, type=kind.TYPE_STRING, label=kind.LABEL_OPTIONAL)
     entry.field.add(name="value", number=2, type=kind.TYPE_INT64, label=kind.LABEL_OPTIONAL)
-    order.field.add(name="counts", number=11, type=kind.TYPE_MESSAGE, type_name=".shop.Order.CountsEntry", label=kind.LABEL_REPEATED)
+    order.field.add(
+        name="counts", number=11, type=kind.TYPE_MESSAGE, type_name=".shop.Order.CountsEntry", label=kind.LABEL_REPEATED
+    )
     pool = descriptor_pool.DescriptorPool()
     for each in (timestamp_pb2, wrappers_pb2):
         pool.AddSerializedFile(each.DESCRIPTOR.serialized_pb)
@@ -307,7 +329,16 @@ class Shipped(Order):
 
 def test_protobuf() -> None:
     kind = message_classes()
-    full = kind(id=1, route="a", fare=2.0, note="", tags=["x"], place={"lat": 1, "lon": 2}, stops=[{"lat": 3, "lon": 4}], counts={"k": 2})
+    full = kind(
+        id=1,
+        route="a",
+        fare=2.0,
+        note="",
+        tags=["x"],
+        place={"lat": 1, "lon": 2},
+        stops=[{"lat": 3, "lon": 4}],
+        counts={"k": 2},
+    )
     full.at.FromDatetime(AT)
     full.colour, full.size.value = 1, 7
     raws = [full.SerializeToString(), kind(id=2, route="b").SerializeToString(), b"\xff\xff", None, b""]

@@ -32,6 +32,8 @@ OWN = {
 
 SECRET_WORDS = (
     "password",
+    "passphrase",
+    "private.key.pem",
     "secret",
     "ssl.key.pem",
     "ssl.keystore.pem",
@@ -105,6 +107,10 @@ def without(text: str, secrets: Any) -> str:
     return text
 
 
+WRONG_LISTENER = ("connecting to a PLAINTEXT broker listener?", "incorrect security.protocol configuration")
+"""What librdkafka guesses if a broker hangs up at the first word."""
+
+
 class Faults:
     """The last fault that librdkafka reported for a client, for messages: most calls only time out."""
 
@@ -118,15 +124,17 @@ class Faults:
 
     def hopeless(self) -> bool:
         """Whether waiting will hardly help: wrong password, certificate or name."""
-        return self.last is not None and self.last.name() in (
-            "_AUTHENTICATION",
-            "_SSL",
-            "_RESOLVE",
-            "SASL_AUTHENTICATION_FAILED",
+        return self.last is not None and (
+            self.last.name() in ("_AUTHENTICATION", "_SSL", "_RESOLVE", "SASL_AUTHENTICATION_FAILED")
+            or any(hint in self.last.str() for hint in WRONG_LISTENER)
         )
 
     def __str__(self) -> str:
-        return "no answer" if self.last is None else str(self.last.str())
+        if self.last is None:
+            return "no answer"
+        if self.last.name() == "_ALL_BROKERS_DOWN":  # librdkafka has no other error for it
+            return "the brokers close each connection at once; they may want TLS or a login: security.protocol in config="
+        return str(self.last.str())
 
 
 def reason(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from springtide.connectors.kafka.clients import PATIENT_S, Connection, Faults, needed, unavailable
+from springtide.errors import RunError
 
 NEW_TOPICS_S = 5.0
 """The names of all topics are asked for again after this time, to find new ones that match a pattern: in a large cluster the
@@ -62,9 +63,9 @@ class Cluster:
             for name, (identity, numbers) in described.items()
         }
 
-    def described(self, names: Iterable[str], patience_s: float = PATIENT_S) -> dict[str, tuple[str, list[int]]]:
+    def described(self, names: Iterable[str], patience_s: float | None = None) -> dict[str, tuple[str, list[int]]]:
         """The id and the partitions of each topic that exists."""
-        confluent = needed()
+        confluent, patience_s = needed(), patience_s or PATIENT_S
         wanted = list(names)
         if not wanted:
             return {}
@@ -74,8 +75,13 @@ class Cluster:
             try:
                 topic = answer.result(patience_s + 1)
             except confluent.KafkaException as error:
-                if error.args[0].code() == confluent.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                code = error.args[0].code()
+                if code == confluent.KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
+                if code == confluent.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise RunError(
+                        f"Kafka: topic {name!r} may not be described; allow DESCRIBE and READ on it for this user"
+                    ) from None
                 raise self._fault(error) from None
             except TimeoutError as error:
                 raise self._fault(error) from None
@@ -112,6 +118,17 @@ class Cluster:
             (place.topic, place.partition): self._ask(partial(answer.result, PATIENT_S + 1)).offset
             for place, answer in asked.items()
         }
+
+    def forbidden(self, names: Iterable[str]) -> list[str]:
+        """The topics that this user may describe, but not read."""
+        confluent, operation = needed(), needed("confluent_kafka.admin").AclOperation
+        wanted = confluent.TopicCollection(list(names))
+        asked = self._ask(
+            lambda: self.admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=PATIENT_S)
+        )
+        found = {name: self._ask(partial(answer.result, PATIENT_S + 1)) for name, answer in asked.items()}
+        allowed = {name: topic.authorized_operations for name, topic in found.items()}
+        return sorted(name for name, operations in allowed.items() if operations and operation.READ not in operations)
 
     @property
     def admin(self) -> Any:

@@ -71,6 +71,10 @@ class KafkaSource(Source):
             raise OptionError(
                 f"kafka: there is no topic {missing[0]!r} at {self.connection.servers}; {nearest(missing[0], known)}"
             )
+        if described and (forbidden := cluster.forbidden(described)):
+            raise OptionError(
+                f"kafka: topic {forbidden[0]!r} may not be read by this user; allow READ on it, or give another user in config="
+            )
         if isinstance(self.start, Mapping):
             for topic, offsets in self.start.items():
                 numbers = described.get(topic, ("", []))[1]
@@ -103,7 +107,8 @@ class KafkaSource(Source):
         for (topic, number), end in ends.items():
             if given[topic, number] > end:
                 raise OptionError(
-                    f"kafka: start= names offset {given[topic, number]} of {topic}/{number}, which ends at {end}; give at most that"
+                    f"kafka: start= names offset {given[topic, number]} of {topic}/{number}, which ends at {end}; give at most"
+                    f" {end}"
                 )
         return _position(described, {place: given.get(place, lows[place]) for place in places})
 
