@@ -118,6 +118,10 @@ class Reader(ABC):
         It waits as long as the stream cannot be reached. A range without an end goes on until the caller closes the iterator.
         """
 
+    def place(self, origin: str, number: int) -> Mapping[str, Any]:
+        """How a dead letter names a record by its identity."""
+        return {"origin": origin, "number": number}
+
     def close(self) -> None:  # noqa: B027
         """Release connections."""
 
@@ -145,6 +149,10 @@ class Source(ABC):
     @abstractmethod
     def begin(self) -> Memory:
         """What is decided once for a checkpoint, when its first batch is about to be planned. Raises SourceUnavailable."""
+
+    def check_resumed(self, memory: Memory, position: Position | None) -> None:  # noqa: B027
+        """Called before a run carries a checkpoint on; ``position`` is where its last batch ends, None if there was none.
+        Raises CheckpointError or OptionError if the checkpoint does not fit the declaration."""
 
     @abstractmethod
     def enumerator(self, memory: Memory) -> Enumerator: ...

@@ -57,7 +57,7 @@ def source_of(value: object, **options: Any) -> KafkaSource:
     return operator.source
 
 
-def decoded(value: object, raws: Sequence[bytes | None | Message], **options: Any) -> Decoded:
+def decoded(value: object, raws: Sequence[bytes | Message | None], **options: Any) -> Decoded:
     """What the records of a source declared with ``value`` are."""
     messages = [raw if isinstance(raw, Message) else Message(raw, number) for number, raw in enumerate(raws)]
     return source_of(value, **options).layout.opened(Connection("")).decode(messages)

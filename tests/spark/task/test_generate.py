@@ -21,18 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
-
-import springtide
-from springtide.errors import OptionError, RecordError
-from springtide.model.endpoints import GenerateSource
-from springtide.model.generated import Draw, draws
-from springtide.model.plan import Plan
-from springtide.model.rate import Rate, constant
-from springtide.model.schema import schema_of
 from springtide.spark.driver.arrivals import SourceActuator
-from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.generated import data_source, stream
-from springtide.spark.shared.program import CREATED
 from springtide.spark.task.generate import (
     BATCH_ROWS,
     GenerateDataSource,
@@ -44,6 +34,16 @@ from springtide.spark.task.generate import (
     Start,
     scheduled,
 )
+
+import springtide
+from springtide.errors import OptionError, RecordError
+from springtide.model.endpoints import GenerateSource
+from springtide.model.generated import Draw, draws
+from springtide.model.plan import Plan
+from springtide.model.rate import Rate, constant
+from springtide.model.schema import schema_of
+from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.shared.program import CREATED
 
 T0 = 1_700_000_000.25
 T0_MICROS = 1_700_000_000_250_000

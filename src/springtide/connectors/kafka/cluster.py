@@ -39,6 +39,7 @@ class Cluster:
         self, connection: Connection, topics: Sequence[str], committed: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._connection, self._topics, self._committed, self._clock = connection, topics, committed, clock
+        self._patterns = [re.compile(topic) for topic in topics if topic.startswith("^")]
         self.faults = Faults()
         self._admin: Any = None
         self._names: tuple[str, ...] = ()
@@ -46,12 +47,22 @@ class Cluster:
 
     def names(self) -> tuple[str, ...]:
         """The topics of the source. A pattern may match none."""
-        patterns = [re.compile(topic) for topic in self._topics if topic.startswith("^")]
-        if patterns and self._clock() - self._named > NEW_TOPICS_S:
+        if self._patterns and self._clock() - self._named > NEW_TOPICS_S:
             found = self._ask(lambda: self.admin.list_topics(timeout=PATIENT_S).topics)
-            self._names = tuple(sorted(name for name in found if any(_matches(pattern, name) for pattern in patterns)))
+            self._names = tuple(sorted(name for name in found if self._matches(name)))
             self._named = self._clock()
         return tuple(sorted({*self._names, *(topic for topic in self._topics if not topic.startswith("^"))}))
+
+    def wants(self, name: str) -> bool:
+        """Whether the source reads a topic of this name."""
+        return name in self._topics or self._matches(name)
+
+    def _matches(self, name: str) -> bool:
+        """Kafka's own topics, such as __consumer_offsets, match only a pattern that names their underscores."""
+        return any(
+            pattern.match(name) and (not name.startswith("__") or pattern.pattern.startswith("^__"))
+            for pattern in self._patterns
+        )
 
     def topics(self) -> dict[str, Topic]:
         """The topics that exist, with their offsets; those that do not exist are missing."""
@@ -148,8 +159,3 @@ class Cluster:
     def _fault(self, error: BaseException) -> Exception:
         self.admin.poll(0)  # faults come to the callback by this
         return unavailable(self._connection.servers, error, self.faults)
-
-
-def _matches(pattern: re.Pattern[str], name: str) -> bool:
-    """Kafka's own topics, such as __consumer_offsets, match only a pattern that names their underscores."""
-    return pattern.match(name) is not None and (not name.startswith("__") or pattern.pattern.startswith("^__"))

@@ -16,7 +16,7 @@ from springtide.connectors.kafka.enumerator import KafkaEnumerator
 from springtide.connectors.kafka.positions import ID
 from springtide.connectors.kafka.reader import KafkaReader
 from springtide.connectors.kafka.records import Layout
-from springtide.errors import OptionError, nearest
+from springtide.errors import CheckpointError, OptionError, nearest
 from springtide.model.source import Memory, Position, Source, SourceUnavailable
 
 Start = str | datetime.datetime | Mapping[str, Mapping[int, int]]
@@ -112,7 +112,22 @@ class KafkaSource(Source):
                 )
         return _position(described, {place: given.get(place, lows[place]) for place in places})
 
+    def check_resumed(self, memory: Memory, position: Position | None) -> None:
+        read, cluster = position or memory["first"], self._cluster()
+        if read and not any(map(cluster.wants, read)):
+            raise CheckpointError(
+                f"kafka: the checkpoint has read {', '.join(read)}, of which the source names nothing any more; name the topics"
+                " as before, or begin another checkpoint"
+            )
+        if self.until is not None and "until" not in memory:
+            raise OptionError(
+                f"kafka: until={self.until!r}, but the checkpoint began without it; leave it out and end the run with"
+                " available_now, or begin another checkpoint"
+            )
+
     def enumerator(self, memory: Memory) -> KafkaEnumerator:
+        if self.until is None:  # a checkpoint of a backfill goes on behind its end
+            memory = {name: value for name, value in memory.items() if name != "until"}
         group = GroupOffsets(self.connection, self.group) if self.group else None
         return KafkaEnumerator(self._cluster(), memory, self.lenient, group)
 

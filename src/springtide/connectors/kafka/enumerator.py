@@ -44,14 +44,24 @@ class KafkaEnumerator(Enumerator):
         topics = self._cluster.topics()
         self._lows = {(topic.name, n): low for topic in topics.values() for n, low in topic.lows.items()}
         if self._until is None:
-            found = {name: self._end_of(name, since.get(name), topics.get(name)) for name in sorted({*topics, *since})}
+            left = self._left_out(since)
+            names = sorted({*topics, *since} - left.keys())
+            found = {name: self._end_of(name, since.get(name), topics.get(name)) for name in names}
             self._check_deleted(since, found)
-            return found
+            return {**found, **left}
         unread = sorted({part.topic for part in positions.parts(since, self._until)})
         for name in unread:
             self._end_of(name, since.get(name), topics.get(name))
         self._check_deleted(since, self._until)
         return self._until  # also of what is gone: its reader counts it as lost, and the stream ends
+
+    def _left_out(self, since: Position) -> Position:
+        """Topics that the checkpoint has read, but the source does not name any more. Their offsets stay in the position."""
+        left = {name: dict(at) for name, at in since.items() if not self._cluster.wants(name)}
+        if left and self._told.begins(("left out", *left)):
+            read = ", ".join(f"{name} ({_read(at)})" for name, at in left.items())
+            _log.warning("Kafka: the source no longer names topics that the checkpoint has read: %s; they are not read", read)
+        return left
 
     def _end_of(self, name: str, before: Mapping[str, Any] | None, topic: Topic | None) -> dict[str, Any]:
         """The end of a topic, compared with what was read of it."""

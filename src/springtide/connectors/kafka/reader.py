@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -47,6 +47,10 @@ class KafkaReader(Reader):
                 rest = [each._replace(first=fetched.next)] if fetched.next != each.last else []
                 records.next = as_range([*rest, *parts[index + 1 :]])
                 yield records
+
+    def place(self, origin: str, number: int) -> Mapping[str, Any]:
+        topic, _, partition = origin.rpartition("/")
+        return {"topic": topic, "partition": int(partition), "offset": number}
 
     def _fetched(self, part: Part) -> Iterator[Fetched]:
         if part.id and self._id(part) not in (None, "", part.id):

@@ -165,10 +165,10 @@ class BatchPlane:
 
     def open(self) -> None:
         """Start Spark."""
+        self._streams.check()
         session = self._new_session()
         self._jvm_lock = jvm.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
-        self._streams.check()
         self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
         self._opened(session)
 

@@ -87,11 +87,14 @@ class Streams:
     # Beginning
 
     def check(self) -> None:
-        """Refuse batches without the memory of their sources: a new memory would start from the first record again."""
-        if self._checkpoint.begun() < 0:
-            return
+        """Refuse batches without the memory of their sources: a new memory would start from the first record again. Refuse
+        sources that do not fit what was read."""
+        begun = self._checkpoint.begun()
         for stream in self._all.values():
-            if self._memory(stream) is None:
+            memory = self._memory(stream)
+            if memory is not None:
+                stream.source.check_resumed(memory, self._positions(begun).get(stream.name))
+            elif begun >= 0:
                 file, _ = self._place(stream.source, stream.name)
                 raise DamageError(
                     file, f"is gone, which says where source {stream.name!r} began, but the checkpoint has batches",
