@@ -52,9 +52,9 @@ class Message:
 def source_of(value: object, **options: Any) -> KafkaSource:
     """The declaration as ``st.source.kafka`` makes it."""
     options = {"servers": "localhost:9092", "topic": "orders", **options}
-    operator = kafka(value=value, **options)._node.operator
-    assert isinstance(operator.source, KafkaSource)
-    return operator.source
+    source = kafka(value=value, **options).declared
+    assert isinstance(source, KafkaSource)
+    return source
 
 
 def decoded(value: object, raws: Sequence[bytes | Message | None], **options: Any) -> Decoded:

@@ -65,7 +65,10 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def letters(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(row["record"]) for row in ds.dataset(folder / "checkpoint/springtide/dead", format="json").to_table().to_pylist()]
+    return [
+        json.loads(row["record"])
+        for row in ds.dataset(folder / "checkpoint/springtide/dead", format="json").to_table().to_pylist()
+    ]
 
 
 def test_a_backfill_is_exact_and_what_is_bad_is_in_the_dead_letters(spark: Any, kafka: Broker, tmp_path: Path) -> None:
@@ -98,17 +101,27 @@ def test_an_empty_backfill_ends(spark: Any, kafka: Broker, tmp_path: Path) -> No
     assert (result.summary["rows_in"] == 0 and result.summary["duration_s"] is None) or result.summary["duration_s"] < 30
 
 
-def test_the_order_of_a_key_holds_behind_key_by_though_tasks_share_a_partition(spark: Any, kafka: Broker, tmp_path: Path) -> None:
+def test_the_order_of_a_key_holds_behind_key_by_though_tasks_share_a_partition(
+    spark: Any, kafka: Broker, tmp_path: Path
+) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [trip(number) for number in range(20_000)])
     source = st.source.kafka(kafka.servers, topic, value=Trip, meta={"offset": "offset"}, until="now", max_records=5_000)
     seen = source.map(same, name="same").key_by("route").stateful(Orders, name="orders")
-    result = run(seen.to(st.sink.memory(), name="out").named("orders"), tmp_path, spark, policy="fixed", degrees={"same": 3})
+    result = run(
+        seen.to(st.sink.memory("out"), name="out").named("orders"),
+        tmp_path,
+        spark,
+        policy="static",
+        settings={"degrees": {"same": 3, "orders": 1}},
+    )
     rows = result.tables["out"].to_pylist()
     assert {row["route"] for row in rows} == {f"r{n}" for n in range(7)}
     assert max(row["backwards"] for row in rows) == 0
     assert max(row["last"] for row in rows) == 19_999
-    batches = [json.loads(line) for file in (tmp_path / "runs").glob("*/batches.jsonl") for line in file.read_text().splitlines()]
+    batches = [
+        json.loads(line) for file in (tmp_path / "runs").glob("*/batches.jsonl") for line in file.read_text().splitlines()
+    ]
     readers = {task["task"] for batch in batches for task in batch["tasks"] if task["operator"] == "source"}
     assert len(readers) > 1, "one partition was read by several tasks"
 

@@ -48,10 +48,14 @@ class Cluster:
     def names(self) -> tuple[str, ...]:
         """The topics of the source. A pattern may match none."""
         if self._patterns and self._clock() - self._named > NEW_TOPICS_S:
-            found = self._ask(lambda: self.admin.list_topics(timeout=PATIENT_S).topics)
+            found = self.listed().topics
             self._names = tuple(sorted(name for name in found if self._matches(name)))
             self._named = self._clock()
         return tuple(sorted({*self._names, *(topic for topic in self._topics if not topic.startswith("^"))}))
+
+    def listed(self, patience_s: float | None = None) -> Any:
+        """All topics and brokers, as librdkafka describes them."""
+        return self._ask(lambda: self.admin.list_topics(timeout=patience_s or PATIENT_S))
 
     def wants(self, name: str) -> bool:
         """Whether the source reads a topic of this name."""

@@ -52,7 +52,7 @@ class KafkaSource(Source):
         return f"Kafka topic {', '.join(self.topics)} at {self.connection.servers}"
 
     def check(self) -> None:
-        cluster = self._cluster()
+        cluster = self.cluster()
         try:
             self._check(cluster)
         except SourceUnavailable as error:
@@ -67,7 +67,7 @@ class KafkaSource(Source):
         described = cluster.described(cluster.names())
         missing = [topic for topic in self.topics if not topic.startswith("^") and topic not in described]
         if missing:
-            known = [name for name in cluster.admin.list_topics(timeout=10).topics if not name.startswith("__")]
+            known = [name for name in cluster.listed().topics if not name.startswith("__")]
             raise OptionError(
                 f"kafka: there is no topic {missing[0]!r} at {self.connection.servers}; {nearest(missing[0], known)}"
             )
@@ -83,7 +83,7 @@ class KafkaSource(Source):
                     raise OptionError(f"kafka: start= names partition {wrong[0]} of topic {topic!r}, which has {numbers}")
 
     def begin(self) -> Memory:
-        cluster = self._cluster()
+        cluster = self.cluster()
         try:
             described = cluster.described(cluster.names())
             memory: dict[str, Any] = {"first": self._first(cluster, described)}
@@ -113,7 +113,7 @@ class KafkaSource(Source):
         return _position(described, {place: given.get(place, lows[place]) for place in places})
 
     def check_resumed(self, memory: Memory, position: Position | None) -> None:
-        read, cluster = position or memory["first"], self._cluster()
+        read, cluster = position or memory["first"], self.cluster()
         if read and not any(map(cluster.wants, read)):
             raise CheckpointError(
                 f"kafka: the checkpoint has read {', '.join(read)}, of which the source names nothing any more; name the topics"
@@ -129,12 +129,12 @@ class KafkaSource(Source):
         if self.until is None:  # a checkpoint of a backfill goes on behind its end
             memory = {name: value for name, value in memory.items() if name != "until"}
         group = GroupOffsets(self.connection, self.group) if self.group else None
-        return KafkaEnumerator(self._cluster(), memory, self.lenient, group)
+        return KafkaEnumerator(self.cluster(), memory, self.lenient, group)
 
     def reader(self, schema: pa.Schema, record: type | None) -> KafkaReader:
         return KafkaReader(self.connection, self.layout, self.isolation, self.lenient, self.group)
 
-    def _cluster(self) -> Cluster:
+    def cluster(self) -> Cluster:
         needed()
         return Cluster(self.connection, self.topics, self.isolation == "read_committed")
 
