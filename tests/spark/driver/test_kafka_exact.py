@@ -113,7 +113,7 @@ def test_the_order_of_a_key_holds_behind_key_by_though_tasks_share_a_partition(
         tmp_path,
         spark,
         policy="static",
-        settings={"degrees": {"same": 3, "orders": 1}},
+        settings={"degrees": "same=3,orders=1"},
     )
     rows = result.tables["out"].to_pylist()
     assert {row["route"] for row in rows} == {f"r{n}" for n in range(7)}
