@@ -66,7 +66,8 @@ def test_what_is_wrong(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         "describe": "authorisation", "read": "authorisation", "password": "login",
     }  # fmt: skip
     for name, words in {
-        "port": "Connection refused", "name": "cannot be resolved", "authority": "ssl.ca.location", "no tls": "security.protocol",
+        "port": "Connection refused", "name": "cannot be resolved",
+        "authority": "ssl.ca.location", "no tls": "security.protocol",
         "topic": topic, "describe": "allow DESCRIBE and READ", "read": "allow READ", "password": "sasl.password",
     }.items():  # fmt: skip
         assert words in found[name][2], name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,9 @@ def test_tls_and_what_is_no_tls(kafka: Broker) -> None:
     run = Job(source)
     assert run.batch() == 1
     run.close()
-    with pytest.raises(OptionError, match="(?i)certificate verif.*correct servers or config="):
+    with pytest.raises(OptionError, match=r"(?i)certificate verif.*correct servers or config="):
         source_of(str, servers=kafka.ssl_servers, topic=topic, config={"security.protocol": "SSL"}).check()
-    with pytest.raises(OptionError, match="(?i)ssl"):
+    with pytest.raises(OptionError, match=r"(?i)ssl"):
         source_of(str, servers=kafka.servers, topic=topic, config=tls).check()
     with pytest.raises(SourceUnavailable, match=r"close each connection.*security\.protocol"):
         source_of(str, servers=kafka.ssl_servers, topic=topic).check()
@@ -114,7 +115,7 @@ def test_no_such_topic(kafka: Broker) -> None:
         source_of(str, servers=kafka.servers, topic=topic, start={topic: {3: 0}}).check()
 
 
-BAD = {
+BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no port": ({"servers": "kafka"}, "give host:port"),
     "a login": ({"servers": "user:pw@kafka:9092"}, "give host:port"),
     "no topic": ({"topic": []}, "give a name"),
@@ -122,7 +123,7 @@ BAD = {
     "a wrong pattern": ({"topic": "^("}, "pattern"),
     "a topic twice": ({"topic": ["a", "a"]}, "twice"),
     "a wrong start": ({"start": "begin"}, "earliest"),
-    "a start without zone": ({"start": __import__("datetime").datetime(2024, 1, 1)}, "time zone"),
+    "a start without zone": ({"start": datetime.datetime(2024, 1, 1)}, "time zone"),
     "a start elsewhere": ({"start": {"other": {0: 1}}}, "which is not read"),
     "a negative offset": ({"start": {"orders": {0: -1}}}, "offsets by partition"),
     "a wrong end": ({"until": "end"}, "None or 'now'"),
@@ -152,7 +153,8 @@ def test_options_that_are_refused(name: str) -> None:
 
 SECRETS = [
     "sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem", "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.config", "sasl.oauthbearer.assertion.private.key.passphrase", "sasl.oauthbearer.assertion.private.key.pem",
+    "sasl.oauthbearer.config", "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
 ]  # fmt: skip
 
 

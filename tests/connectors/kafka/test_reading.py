@@ -158,13 +158,8 @@ def test_an_open_transaction_holds_the_end_until_it_ends(kafka: Broker, job: Job
 
 
 def test_a_compacted_topic(kafka: Broker, job: Jobs) -> None:
-    compacting = {
-        "cleanup.policy": "compact",
-        "min.cleanable.dirty.ratio": "0.01",
-        "segment.ms": "100",
-        "max.compaction.lag.ms": "100",
-    }
-    topic = kafka.topic(**compacting)
+    compacting: dict[str, Any] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    topic = kafka.topic(**compacting, **{"segment.ms": "100", "max.compaction.lag.ms": "100"})
     for number in range(50):
         kafka.produce(topic, [str(number).encode()], key=b"k")
     time.sleep(0.2)
@@ -204,7 +199,7 @@ def test_records_deleted_after_a_batch_was_planned(kafka: Broker, job: Jobs) -> 
         cuts = run.enumerator.ranges(run.at, end, 2)
         kafka.delete_records(topic, {0: 7})
         if loss == "stop":
-            with pytest.raises(RunError, match="from offset 0 on were deleted before they were read.*go on"):
+            with pytest.raises(RunError, match=r"from offset 0 on were deleted before they were read.*go on"):
                 run.read(cuts[0])
         else:
             for cut in cuts:
@@ -272,7 +267,7 @@ def test_a_topic_that_is_gone_is_waited_for_and_then_ends_the_run(kafka: Broker,
         run.batch()
     kafka.delete_topic(topic)
     for run in (strict, lenient):
-        with pytest.raises(SourceUnavailable, match="does not exist any more.*asking again"):
+        with pytest.raises(SourceUnavailable, match=r"does not exist any more.*asking again"):
             run.batch()
     clock.now += 11
     with pytest.raises(RunError, match=r"does not exist any more, after 0: 5 was read.*another checkpoint.*go on"):
@@ -367,7 +362,7 @@ def test_a_task_that_stops_in_the_middle_says_where_it_came_to(
     (part,) = run.enumerator.ranges(run.at, run.enumerator.end(run.at), 1)
     seen = []
     while part["parts"]:
-        reading = run.reader.read(part)
+        reading: Any = run.reader.read(part)
         records = next(reading)
         reading.close()
         seen += [(records.origin, int(number)) for number in records.numbers]

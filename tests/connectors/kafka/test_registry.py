@@ -75,7 +75,8 @@ def test_avro_by_the_schemas_of_its_writers(registry: Server) -> None:
     """An old and a new writer, and one schema that refers to another."""
     place = next(field["type"][1] for field in AVRO["fields"] if field["name"] == "place")
     refers = {"type": "record", "name": "Order", "fields": [
-        {"name": "id", "type": "long"}, {"name": "route", "type": "string"}, {"name": "place", "type": ["null", "Place"]}]}  # fmt: skip
+        {"name": "id", "type": "long"}, {"name": "route", "type": "string"},
+        {"name": "place", "type": ["null", "Place"]}]}  # fmt: skip
     old = {"type": "record", "name": "Order", "fields": [{"name": "route", "type": "string"}, {"name": "id", "type": "int"}]}
     named = [{"name": "Place", "subject": "place/value", "version": 3}]
     registry.answers = {

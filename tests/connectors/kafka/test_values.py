@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +40,10 @@ class Order:
 
 
 def test_json_fills_nested_dataclasses_defaults_and_optional_fields() -> None:
-    full = b'{"id": 1, "route": "a", "fare": 2, "note": "n", "tags": ["x"], "place": {"lat": 1, "lon": 2}, "stops": [{"lat": 3, "lon": 4}]}'
+    full = (
+        b'{"id": 1, "route": "a", "fare": 2, "note": "n", "tags": ["x"], '
+        b'"place": {"lat": 1, "lon": 2}, "stops": [{"lat": 3, "lon": 4}]}'
+    )
     found = decoded(Order, [full, b'{"id": 2, "route": "b", "unknown": {"deep": [1]}}'])
     assert found.values == [Order(1, "a", 2.0, "n", ["x"], Place(1.0, 2.0), [Place(3.0, 4.0)]), Order(2, "b")]
     assert found.rejected == ()
@@ -73,8 +80,6 @@ def test_json_that_does_not_fit_is_rejected_with_its_place_and_stops_no_other(na
     (rejected,) = found.rejected
     assert rejected.place == {"topic": "orders", "partition": 3, "offset": 1}
     assert rejected.raw == (raw or b"")
-    import re
-
     assert re.search(reason, reasons(found)[1]), reasons(found)[1]
 
 
@@ -172,6 +177,18 @@ def test_a_creation_time_that_is_unknown_is_none_and_one_before_1970_is_known() 
     assert found.created is not None and found.created.tolist() == [-1_000_000]
 
 
+DECODING = """
+import pickle, sys
+from connectors.kafka.messages import Message
+from springtide.connectors.kafka.clients import Connection
+
+for source in pickle.loads(sys.stdin.buffer.read()):
+    raws = [b'{"inner": {"n": 1}, "more": [{"n": 2}]}', b'{"inner": {"n": "x"}}', b'{}']
+    found = source.layout.opened(Connection('')).decode([Message(raw, 5 + at) for at, raw in enumerate(raws)])
+    print(found.values, len(found.rejected))
+"""
+
+
 def test_a_class_of_a_script_is_decoded_where_its_module_is_not() -> None:
     """Pickled by value it cannot resolve the names in its annotations in another process."""
     code = (
@@ -181,7 +198,6 @@ def test_a_class_of_a_script_is_decoded_where_its_module_is_not() -> None:
     )
     module: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, "script", "exec"), module)
-    import sys
 
     vars(sys.modules["__main__"]).update({name: module[name] for name in ("Inner", "Outer")})
     try:
@@ -190,19 +206,8 @@ def test_a_class_of_a_script_is_decoded_where_its_module_is_not() -> None:
     finally:
         for name in ("Inner", "Outer"):
             delattr(sys.modules["__main__"], name)
-    import subprocess
-
-    check = (
-        "import pickle, sys\nfrom connectors.kafka.messages import Message\nfrom springtide.connectors.kafka.clients import Connection\n"
-        "for source in pickle.loads(sys.stdin.buffer.read()):\n"
-        '    raws = [Message(b\'{"inner": {"n": 1}, "more": [{"n": 2}]}\', 5), Message(b\'{"inner": {"n": "x"}}\', 6), Message(b\'{}\', 7)]\n'
-        "    found = source.layout.opened(Connection('')).decode(raws)\n"
-        "    print(found.values, len(found.rejected))\n"
-    )
-    import os
-
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", check], input=shipped, capture_output=True, env=environ)
+    done = subprocess.run([sys.executable, "-c", DECODING], input=shipped, capture_output=True, env=environ)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().splitlines() == [
         "[Outer(inner=Inner(n=1), more=[Inner(n=2)], at=0)] 2", "[Outer(inner=Inner(n=1), more=[Inner(n=2)], at=5)] 2",

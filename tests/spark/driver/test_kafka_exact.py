@@ -101,9 +101,7 @@ def test_an_empty_backfill_ends(spark: Any, kafka: Broker, tmp_path: Path) -> No
     assert (result.summary["rows_in"] == 0 and result.summary["duration_s"] is None) or result.summary["duration_s"] < 30
 
 
-def test_the_order_of_a_key_holds_behind_key_by_though_tasks_share_a_partition(
-    spark: Any, kafka: Broker, tmp_path: Path
-) -> None:
+def test_the_order_of_a_key_holds_behind_key_by(spark: Any, kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [trip(number) for number in range(20_000)])
     source = st.source.kafka(kafka.servers, topic, value=Trip, meta={"offset": "offset"}, until="now", max_records=5_000)
@@ -161,7 +159,7 @@ def test_a_checkpoint_of_other_topics_is_refused_and_of_fewer_is_carried_on(
     assert ids() == [1]
     with pytest.raises(CheckpointError, match=rf"has read {one}, of which the source names nothing any more"):
         run(job([two]), tmp_path, spark, available_now=True)
-    with pytest.raises(OptionError, match="until='now'.*began without it"):
+    with pytest.raises(OptionError, match=r"until='now'.*began without it"):
         run(job([one], until="now"), tmp_path, spark)
     run(job([one, two]), tmp_path, spark, available_now=True)
     assert ids() == [1, 2]

@@ -62,7 +62,7 @@ def start(folder: Path, *words: str, password: str = PASSWORD) -> subprocess.Pop
 
 
 def arguments(job: int) -> set[str]:
-    found = set()
+    found = set[str]()
     try:
         processes = [psutil.Process(job), *psutil.Process(job).children(recursive=True)]
     except psutil.Error:
