@@ -244,6 +244,7 @@ class BatchPlane:
                 self._halt.set()
                 return self._finish(query_, ended)
             self._stalls.look()
+            self._streams.look()
             self._stop.wait(0.1)
         with contextlib.suppress(StreamingQueryException):  # it is raised below, with its cause
             query_.awaitTermination(TERMINATION_S)
