@@ -45,8 +45,8 @@ def make(count: int = 100_000) -> None:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    made = AdminClient({"bootstrap.servers": KAFKA}).create_topics([NewTopic(TOPIC, num_partitions=4, replication_factor=1)])
-    made[TOPIC].result()
+    admin = AdminClient({"bootstrap.servers": KAFKA})
+    admin.create_topics([NewTopic(TOPIC, num_partitions=4, replication_factor=1)])[TOPIC].result()
     producer, chance = Producer({"bootstrap.servers": KAFKA}), random.Random(7)
     for number in range(count):
         route = f"r{chance.randrange(20)}"
@@ -58,7 +58,7 @@ def make(count: int = 100_000) -> None:
 
 def run(until: str | None = None) -> None:
     trips = st.source.kafka(KAFKA, TOPIC, value=Trip, until=until, group="trips")
-    flow = trips.map(taxed, grouping="round-robin").to(st.sink.files(WORK / "taxed"))
+    flow = trips.map(taxed, grouping="round-robin").to(st.sink.files(WORK / "out"))
     result = st.run(flow.named("trips"), target="5s", max_slots=4, checkpoint=WORK / "checkpoint", runs=WORK / "runs")
     print(f"{result.summary['rows_in']:,} trips; results in {WORK / 'taxed'}")
 

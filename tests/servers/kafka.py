@@ -307,9 +307,9 @@ class Broker:
             "-days",
             "2",
             "-keyout",
-            key,
+            str(key),
             "-out",
-            self.certificate,
+            str(self.certificate),
         ]
         subprocess.run([*made, *subject], check=True, capture_output=True)
         self._keystore.write_text(key.read_text() + self.certificate.read_text())

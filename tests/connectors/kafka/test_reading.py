@@ -158,8 +158,9 @@ def test_an_open_transaction_holds_the_end_until_it_ends(kafka: Broker, job: Job
 
 
 def test_a_compacted_topic(kafka: Broker, job: Jobs) -> None:
-    compacting: dict[str, Any] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-    topic = kafka.topic(**compacting, **{"segment.ms": "100", "max.compaction.lag.ms": "100"})
+    compacting: Any = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    compacting |= {"segment.ms": "100", "max.compaction.lag.ms": "100"}
+    topic = kafka.topic(**compacting)
     for number in range(50):
         kafka.produce(topic, [str(number).encode()], key=b"k")
     time.sleep(0.2)

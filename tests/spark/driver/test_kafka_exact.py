@@ -113,7 +113,7 @@ def test_the_order_of_a_key_holds_behind_key_by(spark: Any, kafka: Broker, tmp_p
         policy="static",
         settings={"degrees": "same=3,orders=1"},
     )
-    rows = result.tables["out"].to_pylist()
+    rows = result.table("out").to_pylist()
     assert {row["route"] for row in rows} == {f"r{n}" for n in range(7)}
     assert max(row["backwards"] for row in rows) == 0
     assert max(row["last"] for row in rows) == 19_999
