@@ -17,6 +17,8 @@ gets a broker that runs. Whoever takes the fixture has the marker ``kafka``.
         kafka.pause(); kafka.go_on()                       # SIGSTOP and SIGCONT: it answers nobody
         kafka.servers                                      # "127.0.0.1:20123"
         kafka.sasl_servers                                 # a listener that wants USER and PASSWORD
+        kafka.ssl_servers, kafka.certificate               # a listener with TLS, whose certificate is for localhost
+        kafka.allow(STRANGER, topic, "DESCRIBE")           # a user who else may do nothing
 
 ``make setup`` fetches the broker with Maven (``pom.xml`` beside this file) into the virtual environment. Where that is
 impossible the tests skip with the reason; with CI in the environment they fail. The first start of a process takes 4 s, of
@@ -48,6 +50,8 @@ START_S = 90.0
 """Limits the wait for a broker; a machine that is busy with other tests took 20 s."""
 USER, PASSWORD = "reader", "Xq7-correct-horse"
 """Of the listener ``kafka.sasl_servers``."""
+STRANGER = "stranger"
+"""A user with the same password, who may do nothing."""
 
 
 def missing() -> str | None:
@@ -80,8 +84,9 @@ class Broker:
         from springtide.spark.driver.java import find_java
 
         self._java = find_java().home / "bin" / "java"
-        self._port, self._sasl_port, self._controller_port = free_ports(3)
+        self._port, self._sasl_port, self._ssl_port, self._controller_port = free_ports(4)
         self._settings, self.log = folder / "server.properties", folder / "broker.log"
+        self.certificate, self._keystore = folder / "certificate.pem", folder / "keystore.pem"
         self._settings.write_text(self._properties(folder / "data"))
         self._kept: Kept | None = None
         self._names = itertools.count()
@@ -95,9 +100,15 @@ class Broker:
         """A listener that wants ``security.protocol=SASL_PLAINTEXT``, mechanism PLAIN, USER and PASSWORD."""
         return f"127.0.0.1:{self._sasl_port}"
 
+    @property
+    def ssl_servers(self) -> str:
+        """A listener that wants ``security.protocol=SSL``."""
+        return f"localhost:{self._ssl_port}"
+
     # the process
 
     def format(self) -> None:
+        self._certify()
         cluster = uuid.uuid4().bytes.hex()[:22]
         command = [*self._command("kafka.tools.StorageTool"), "format", "-t", cluster, "-c", str(self._settings)]
         done = subprocess.run(command, env=self._environ, capture_output=True, text=True)
@@ -151,6 +162,7 @@ class Broker:
 
         self._wait(self.admin.create_partitions([NewPartitions(topic, partitions)]))
         self._until_led(topic, partitions)
+        self.__dict__.pop("_producer", None)  # it would not know them for some minutes
 
     def delete_topic(self, topic: str) -> None:
         self._wait(self.admin.delete_topics([topic]))
@@ -177,6 +189,13 @@ class Broker:
 
         (answer,) = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
         return {f"{place.topic}/{place.partition}": place.offset for place in answer.result(10).topic_partitions}
+
+    def allow(self, user: str, topic: str, operation: str) -> None:
+        """Allow a user an operation on a topic, for example "DESCRIBE" or "READ"."""
+        from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+        what = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*"
+        self._wait(self.admin.create_acls([AclBinding(*what, AclOperation[operation], AclPermissionType.ALLOW)]))
 
     # records
 
@@ -274,6 +293,27 @@ class Broker:
         except KafkaException:
             return False
 
+    def _certify(self) -> None:
+        """Make a key and a certificate that signs itself."""
+        key = self._keystore.with_name("key.pem")
+        subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+        made = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-keyout",
+            str(key),
+            "-out",
+            str(self.certificate),
+        ]
+        subprocess.run([*made, *subject], check=True, capture_output=True)
+        self._keystore.write_text(key.read_text() + self.certificate.read_text())
+
     @property
     def _environ(self) -> dict[str, str]:
         """Without the options of the tests' own JVMs, whose archives of classes a broker cannot use."""
@@ -286,19 +326,24 @@ class Broker:
 
     def _properties(self, data: Path) -> str:
         one = "org.apache.kafka.common.security.plain.PlainLoginModule required user_"
-        listeners = {"PLAINTEXT": self._port, "SASL": self._sasl_port, "CONTROLLER": self._controller_port}
-        addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
+        listeners = {"PLAINTEXT": self._port, "SASL": self._sasl_port, "SSL": self._ssl_port}
+        hosts = {name: "localhost" if name == "SSL" else "127.0.0.1" for name in listeners}
+        addresses = ",".join(f"{name}://{hosts[name]}:{port}" for name, port in listeners.items())
         return "\n".join(f"{name}={value}" for name, value in {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": ",".join(addresses.values()),
-            "advertised.listeners": f"{addresses['PLAINTEXT']},{addresses['SASL']}",
+            "listeners": f"{addresses},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": addresses,
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,SSL:SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._keystore,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{USER}",
             "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl.plain.sasl.jaas.config": f'{one}{USER}="{PASSWORD}";',
+            "listener.name.sasl.plain.sasl.jaas.config": f'{one}{USER}="{PASSWORD}" user_{STRANGER}="{PASSWORD}";',
             "log.dirs": data,
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 1,

@@ -20,6 +20,7 @@ from springtide.model import location
 from springtide.model import schema as schemas
 from springtide.model.endpoints import DataFrameSource
 from springtide.model.rate import as_rate
+from springtide.model.source import Source
 
 FORMATS = ("csv", "json", "parquet")
 LOSSES = ("stop", "go on")
@@ -41,6 +42,14 @@ def generate(
         raise OptionError(f"max_records={max_records!r} is not allowed; give a whole number of 1 or more, or None for no limit")
     spec = GenerateSource(make, as_rate(rate), seed, limit, max_records)
     return _stream(spec, name, *returned(make, schema))
+
+
+def custom(declared: Source, *, schema: object, name: str = "source") -> Stream:
+    """A source of your own, which implements ``springtide.model.source``. ``schema``: a frozen dataclass, an Arrow schema or a
+    dict of types. CONTRIBUTING.md has a recipe."""
+    if not isinstance(declared, Source):
+        raise TopologyError(f"custom: {declared!r:.200} is no springtide.model.source.Source; derive its class from that")
+    return _stream(declared, name, *schemas.as_schema(schema, "custom"))
 
 
 def files(

@@ -47,6 +47,11 @@ class Stream:
         """The Arrow schema of the records."""
         return self._node.operator.schema
 
+    @property
+    def declared(self) -> object:
+        """The declaration of the source, if the stream is one."""
+        return self._node.operator.source
+
     if not TYPE_CHECKING:  # type checkers report the missing attribute themselves
 
         def __getattr__(self, name: str) -> Any:

@@ -182,11 +182,24 @@ def policies(name: str | None, as_json: bool, markdown: bool, check: bool) -> No
 
 @cli.command()
 @AS_JSON
-def doctor(as_json: bool) -> None:
+@click.option("--kafka", "servers", metavar="HOST:PORT", help="Check a connection to Kafka instead.")
+@click.option("--topic", help="With --kafka: a topic that is to be read, or a pattern that begins with ^.")
+@click.option(
+    "--config", multiple=True, metavar="NAME=VALUE", help="With --kafka: a setting; of a secret env:NAME or file:PATH."
+)
+@errors()
+def doctor(as_json: bool, servers: str | None, topic: str | None, config: tuple[str, ...]) -> None:
     """Check whether this machine can run Springtide, and say how to correct what does not suffice."""
     from springtide.cli.doctor import examine, render
 
-    findings = examine()
+    if servers is None and (topic is not None or config):
+        raise OptionError("--topic and --config are for --kafka HOST:PORT; give it too")
+    if servers is None:
+        findings = examine()
+    else:
+        from springtide.cli.doctor_kafka import examine_kafka
+
+        findings = examine_kafka(servers, topic, settings_of("--config", config))
     click.echo(render(findings, as_json))
     sys.exit(0 if all(finding.ok for finding in findings) else 1)
 

@@ -108,10 +108,6 @@ class Enumerator(ABC):
         """What waits between two positions, with the units that the source has."""
         return Waiting(self.count(since, until))
 
-    def check(self, position: Position) -> None:  # noqa: B027  most sources store nothing
-        """Called before the first batch of a run that goes on from ``position``. Raises DamageError if what the source has
-        stored in the checkpoint does not fit it."""
-
     @abstractmethod
     def limited(self, since: Position, end: Position, most: int) -> Position:
         """The end of a batch of about ``most`` records from ``since``, at most ``end``. It lies behind ``since`` unless that is
@@ -143,6 +139,10 @@ class Reader(ABC):
         It waits as long as the stream cannot be reached. A range without an end goes on until the caller closes the iterator.
         """
 
+    def place(self, origin: str, number: int) -> Mapping[str, Any]:
+        """How a dead letter names a record by its identity."""
+        return {"origin": origin, "number": number}
+
     def close(self) -> None:  # noqa: B027
         """Release connections."""
 
@@ -170,6 +170,11 @@ class Source(ABC):
     @abstractmethod
     def begin(self) -> Memory:
         """What is decided once for a checkpoint, when its first batch is about to be planned. Raises SourceUnavailable."""
+
+    def check_resumed(self, memory: Memory, position: Position | None) -> None:  # noqa: B027
+        """Called before a run carries a checkpoint on; ``position`` is where one of its last batches ends, None if there was none.
+        Raises CheckpointError or OptionError if the checkpoint does not fit the declaration, and DamageError if it does not fit
+        what the source has stored in it."""
 
     @abstractmethod
     def enumerator(self, memory: Memory) -> Enumerator: ...

@@ -14,7 +14,7 @@ from springtide.connectors.files.options import Options
 from springtide.connectors.files.reader import FilesReader
 from springtide.connectors.files.seen import Seen
 from springtide.errors import OptionError
-from springtide.model.source import Memory, Source
+from springtide.model.source import Memory, Position, Source
 
 EVERYTHING = 2**62
 """More records than a batch can have: the limit of files is applied where the limit of records is."""
@@ -70,6 +70,10 @@ class FilesSource(Source):
             )
         header = self.format == "csv" and self.options.csv.header
         return FilesEnumerator(self.folder, self.format, header, Seen(self.stored), self.max_files, self.lenient)
+
+    def check_resumed(self, memory: Memory, position: Position | None) -> None:
+        enumerator = self.enumerator(memory)
+        enumerator.check(enumerator.first() if position is None else position)
 
     def in_tasks(self) -> FilesSource:
         return replace(self, stored=None)

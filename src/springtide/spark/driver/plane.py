@@ -172,10 +172,10 @@ class BatchPlane:
 
     def open(self) -> None:
         """Start Spark."""
+        self._streams.check()
         session = self._new_session()
         self._jvm_lock = jvm.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
-        self._streams.check()
         self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
         self._opened(session)
 
@@ -251,6 +251,7 @@ class BatchPlane:
                 self._halt.set()
                 return self._finish(query_, ended)
             self._stalls.look()
+            self._streams.look()
             if self._runner is not None:
                 self._runner.roll(round(self._clock() * 1e6))
             self._stop.wait(0.1)

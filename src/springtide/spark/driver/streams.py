@@ -23,7 +23,7 @@ from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.lag import unread_in
 from springtide.spark.driver.modules import ship_loaded_modules
 from springtide.spark.private.logs import NO_OFFSET, offsets_by_source
-from springtide.spark.shared.offsets import Beginning, Planner, SourceControl, offsets_of
+from springtide.spark.shared.offsets import Beginning, Planner, SourceControl, offsets_of, waiting_file
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 
 log = logging.getLogger("springtide.spark")
@@ -56,6 +56,7 @@ class Stream:
     source: Source
     enumerator: Enumerator | None = None
     unreachable: Once = field(default_factory=Once)
+    planner_waits: bool = False
 
     def end(self, since: Position) -> Position | None:
         """Where the stream ends now; None if the source cannot be reached. The run then waits, and a warning says so."""
@@ -63,13 +64,19 @@ class Stream:
         try:
             end = self.enumerator.end(since)
         except SourceUnavailable as error:
-            if self.unreachable.begins():
-                log.warning("source %r cannot be reached (%s); the run waits for it", self.name, error)
+            self.waits(str(error))
             return None
-        if self.unreachable:
-            self.unreachable.end()
-            log.info("source %r can be reached again", self.name)
+        self.waits(None)
         return end
+
+    def waits(self, why: str | None) -> None:
+        """Say once that the run waits for the source, and once that it no longer does."""
+        if why is not None:
+            if self.unreachable.begins():
+                log.warning("source %r cannot be reached (%s); the run waits for it", self.name, why)
+        elif self.unreachable:
+            self.unreachable.end()
+            log.warning("source %r can be reached again", self.name)
 
 
 class Streams:
@@ -91,27 +98,23 @@ class Streams:
     # Beginning
 
     def check(self) -> None:
-        """Refuse batches without the memory of their sources: a new memory would start from the first record again."""
-        if self._checkpoint.begun() < 0:
-            for stream in self._begun():
-                assert stream.enumerator is not None
-                stream.enumerator.check(stream.enumerator.first())
-            return
+        """Refuse batches without the memory of their sources: a new memory would start from the first record again. Refuse
+        sources that do not fit what was read."""
+        begun = self._checkpoint.begun()
         for stream in self._all.values():
-            if isinstance(stream.source, FilesSource):
+            if begun >= 0 and isinstance(stream.source, FilesSource):
                 self._adopt(stream, stream.source)
-            if self._memory(stream) is None:
+            memory = self._memory(stream)
+            if memory is not None:
+                known = [self._positions(batch).get(stream.name) for batch in (begun - 1, begun)]
+                for position in [each for each in known if each is not None] or [None]:
+                    stream.source.check_resumed(memory, position)
+            elif begun >= 0:
                 file, _ = self._place(stream.source, stream.name)
                 raise DamageError(
                     file, f"is gone, which says where source {stream.name!r} began, but the checkpoint has batches",
                     ways_out(PUT_BACK, ANEW),
                 )  # fmt: skip
-
-        for stream in self._begun():
-            assert stream.enumerator is not None
-            for batch in (self._checkpoint.begun() - 1, self._checkpoint.begun()):
-                if (position := self._positions(batch).get(stream.name)) is not None:
-                    stream.enumerator.check(position)
 
     def _adopt(self, stream: Stream, source: FilesSource) -> None:
         """Take over what Spark's own file source has read in a checkpoint of an earlier version."""
@@ -138,12 +141,24 @@ class Streams:
         """Take the lag of the sources that Spark reads from the progress of a query."""
         self._progress = progress
 
+    def look(self) -> None:
+        """Say whether the planners wait for their sources: between two batches the driver does not ask these itself."""
+        for stream in self._all.values():
+            try:
+                why = waiting_file(self._checkpoint.source_control(stream.name)).read_text(encoding="utf-8")
+            except OSError:
+                why = None
+            if why is not None or stream.planner_waits:
+                stream.waits(why)
+            stream.planner_waits = why is not None
+
     def frame(self, session: SparkSession, operator: Operator) -> DataFrame:
         """A streaming DataFrame without rows, whose offsets are those of the source."""
         source = self._all[operator.name].source
         ship_loaded_modules()
         beginning = Beginning(source, *self._place(source, operator.name))
         control = self._checkpoint.source_control(operator.name).absolute()
+        waiting_file(control).unlink(missing_ok=True)  # of a planner that was killed
         offsets = offsets_of(_Planning(source, beginning, control), operator.schema)
         session.dataSource.register(offsets)
         return session.readStream.format(offsets.name()).load()
