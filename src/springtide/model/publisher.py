@@ -98,6 +98,10 @@ class PublishedSink(ABC):
 
     guarantee: Guarantee
 
+    def fits(self, where: str, schema: pa.Schema) -> None:  # noqa: B027  most sinks take any
+        """Called when a topology is made. Raises TopologyError if records of this schema cannot be written; ``where`` names the
+        sink, for the message."""
+
     def check(self, schema: pa.Schema) -> None:  # noqa: B027  some sinks need nothing
         """Called in the driver before anything is changed, with the schema of the records. Raises OptionError with a way out if
         the sink cannot be written as declared, and SinkUnavailable if it cannot be reached."""

@@ -76,9 +76,20 @@ def job(spark: Any, tmp_path: Path) -> Job:
     return Job(tmp_path, spark)
 
 
+@dataclass
+class Second:
+    """True from the second call on."""
+
+    calls: int = 0
+
+    def __call__(self) -> bool:
+        self.calls += 1
+        return self.calls > 1
+
+
 def dies(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, when: Callable[[], bool], after: bool = False) -> None:
     """The query fails at this place, once, as at a crash, whose next start is that of the supervisor."""
-    original, struck = getattr(place, name), []
+    original, struck = getattr(place, name), list[int]()
 
     def wrapped(*args: Any, **named: Any) -> Any:
         if not after and not struck and when():
@@ -106,14 +117,12 @@ def test_records_are_published_once_and_refused_ones_are_dead_letters(job: Job) 
 def test_a_crash_at_any_step_of_a_publication_neither_loses_nor_repeats(
     step: str, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[int] = []
-    second = lambda: len(calls) > 1 or bool(calls.append(1))  # noqa: E731
     if step == "after the commit":
-        dies(monkeypatch, Publications, "publish", second)
+        dies(monkeypatch, Publications, "publish", Second())
     elif step == "between two parts":
         job.trouble = (1, 1, "error")
     else:
-        dies(monkeypatch, Publications, "publish", second, after=True)
+        dies(monkeypatch, Publications, "publish", Second(), after=True)
     result = job.run()
     assert result.summary["restarts"] == 1
     assert job.sink.rows() == WANTED
@@ -136,7 +145,7 @@ def test_a_run_waits_for_a_sink_that_is_away_and_says_so_once(job: Job, caplog: 
 def test_a_run_that_waits_for_a_sink_ends_in_time_and_the_next_publishes_the_rest(ending: str, job: Job) -> None:
     job.trouble, stop = (1, 1, "away"), threading.Event()
     if ending == "stopped":
-        threading.Thread(target=lambda: (_until(job.sink.away.exists), stop.set()), daemon=True).start()
+        threading.Thread(target=_set_once, args=(job.sink.away.exists, stop), daemon=True).start()
     begin = time.monotonic()
     result = job.run(stop=stop, **({"duration": 10} if ending == "duration" else {}))
     assert time.monotonic() - begin < 10 + 20
@@ -148,13 +157,14 @@ def test_a_run_that_waits_for_a_sink_ends_in_time_and_the_next_publishes_the_res
     assert job.sink.rows() == WANTED
 
 
-def _until(there: Callable[[], bool]) -> None:
+def _set_once(there: Callable[[], bool], event: threading.Event) -> None:
     while not there():
         time.sleep(0.05)
+    event.set()
 
 
 def test_a_damaged_part_is_computed_again(job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    original, struck = Manifests.add, []
+    original, struck = Manifests.add, list[int]()
 
     def add(self: Manifests, manifest: Any) -> None:
         original(self, manifest)
@@ -170,8 +180,7 @@ def test_a_damaged_part_is_computed_again(job: Job, monkeypatch: pytest.MonkeyPa
 
 def test_at_least_once_publishes_the_last_batch_again_and_loses_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.guarantee = Guarantee.AT_LEAST_ONCE
-    calls: list[int] = []
-    dies(monkeypatch, Publications, "publish", lambda: len(calls) > 1 or bool(calls.append(1)), after=True)
+    dies(monkeypatch, Publications, "publish", Second(), after=True)
     job.run()
     rows = job.sink.rows()
     assert sorted(set(rows)) == WANTED and len(rows) > len(WANTED)
