@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from crash import job, outputs
+from crash import outputs
 from crash.job import Settings
 
 PATIENCE_S = 300.0
@@ -68,7 +68,7 @@ class Job:
         self.starts += 1
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, job.__file__], env={**os.environ, **settings.environment()}, cwd=settings.root,
+                [sys.executable, settings.script], env={**os.environ, **settings.environment()}, cwd=settings.root,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self._root = psutil.Process(self._process.pid)
@@ -209,7 +209,7 @@ def phase(settings: Settings, newest: int) -> str:
     return "between" if (settings.checkpoint / "spark" / "commits" / str(newest)).exists() else "published"
 
 
-def strike(running: Job, kind: str, rng: random.Random) -> Kill | None:
+def strike(running: Job, kind: str, rng: random.Random, phase: Callable[[Settings, int], str] = phase) -> Kill | None:
     """Kill at a random instant; None if the job ended before.
 
     The instant is drawn from the two batches after the next; in half of the cases from the seconds before that, in which
