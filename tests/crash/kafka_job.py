@@ -8,7 +8,9 @@ place would come twice or never. It runs until SIGTERM.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it has only its own folder there
 
 import springtide as st
-from crash.job import Settings
+from crash.job import VARIABLE, Settings
 from springtide.errors import WRONG_USE, SpringtideError
 from springtide.model.topology import Topology
 
@@ -85,7 +87,7 @@ def run(settings: KafkaSettings) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     try:
-        run(KafkaSettings.from_environment())
+        run(KafkaSettings(**json.loads(os.environ[VARIABLE])))
     except SpringtideError as error:
         logging.error("%s: %s", type(error).__name__, error)
         sys.exit(2 if isinstance(error, WRONG_USE) else 1)

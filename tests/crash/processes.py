@@ -209,7 +209,7 @@ def phase(settings: Settings, newest: int) -> str:
     return "between" if (settings.checkpoint / "spark" / "commits" / str(newest)).exists() else "published"
 
 
-def strike(running: Job, kind: str, rng: random.Random, phase: Callable[[Settings, int], str] = phase) -> Kill | None:
+def strike(running: Job, kind: str, rng: random.Random) -> Kill | None:
     """Kill at a random instant; None if the job ended before.
 
     The instant is drawn from the two batches after the next; in half of the cases from the seconds before that, in which

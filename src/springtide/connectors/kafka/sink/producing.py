@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from springtide.connectors.kafka.clients import PATIENT_S, Connection, Faults, Setting, needed, reason, unavailable
@@ -72,7 +72,7 @@ class Producing:
             except needed().KafkaException as error:
                 fault = error.args[0]
                 if fault.fatal() or not fault.retriable():
-                    raise self.failure(error) from None
+                    raise
                 if self._stopped() or self._clock() >= until:
                     raise self._away(error) from None
 
@@ -84,8 +84,6 @@ class Producing:
                 produce(topic, *message)
             except BufferError:
                 self._produce_later(message)
-            except needed().KafkaException as error:
-                raise self.failure(error) from None
         self.producer.poll(0)
 
     def _produce_later(self, message: Message) -> None:
@@ -101,7 +99,7 @@ class Producing:
         """Wait until all messages are delivered."""
         self._wait(lambda: len(self.producer) > 0)
         if self._failed:
-            raise self.failure(needed().KafkaException(self._failed[0]))
+            raise needed().KafkaException(self._failed[0])
 
     def _wait(self, goes_on: Callable[[], bool], least: int = 0) -> None:
         """Wait for deliveries. Gives up if there was none for a while."""
@@ -113,6 +111,14 @@ class Producing:
                 before, since = left, self._clock()
             elif self._stopped() or self._clock() - since >= PATIENT_S:
                 raise self._away(TimeoutError(f"{left:,} records are not acknowledged"))
+
+    @contextlib.contextmanager
+    def translating(self) -> Iterator[None]:
+        """Raise Springtide's errors for librdkafka's: after a fatal one, such as fencing, any call may raise it."""
+        try:
+            yield
+        except needed().KafkaException as error:
+            raise self.failure(error) from None
 
     def failure(self, error: Any) -> Exception:
         """The error of Springtide for one of librdkafka."""

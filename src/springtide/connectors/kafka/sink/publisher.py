@@ -61,9 +61,10 @@ class AtLeastOnce(KafkaPublisher):
     def publish(self, batch: int, parts: Sequence[Part]) -> None:
         producing = self._producing = self._producing or self._open({"enable.idempotence": True})
         try:
-            for block in blocks(parts, 0, 0):
-                producing.send(block.messages)
-            producing.flush()
+            with producing.translating():
+                for block in blocks(parts, 0, 0):
+                    producing.send(block.messages)
+                producing.flush()
         except BaseException:
             self.close()
             raise
@@ -141,8 +142,10 @@ class ExactlyOnce(KafkaPublisher):
             self._reopen()
             if self._progress not in known:
                 raise CheckpointError(f"{self._sink.describe()}: {self._taken_over(f'{self.place} was moved by it')}")
+        assert self._producing is not None
         try:
-            work()
+            with self._producing.translating():
+                work()
         except Fenced as error:
             begun = self._began
             self._drop()
@@ -165,8 +168,9 @@ class ExactlyOnce(KafkaPublisher):
         timeout_ms = round(self._sink.transaction_timeout_s * 1000)
         producing = self._open({"transactional.id": self._id, "transaction.timeout.ms": timeout_ms})
         try:
-            producing.call(producing.producer.init_transactions)
-            self._progress = self._read(producing)
+            with producing.translating():
+                producing.call(producing.producer.init_transactions)
+                self._progress = self._read(producing)
         except Fenced as error:  # two of them began at the same time
             raise CheckpointError(f"{self._sink.describe()}: {self._taken_over(str(error))}") from None
         except BaseException:
@@ -183,7 +187,7 @@ class ExactlyOnce(KafkaPublisher):
         place = [confluent.TopicPartition(self._sink.topic, 0)]
         (found,) = producing.call(lambda wait: self._group.committed(place, wait * 4))
         if found.error is not None:
-            raise producing.failure(confluent.KafkaException(found.error))
+            raise confluent.KafkaException(found.error)
         return marks.progress_of(found.offset, found.metadata, self.place)
 
     def _drop(self) -> None:

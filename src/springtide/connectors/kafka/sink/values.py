@@ -38,15 +38,16 @@ def json_encoder(names: Sequence[str]) -> Encode:
 
 
 def avro_encoder(names: Sequence[str], schema: str | bytes | None) -> Encode:
-    """Avro without a header, with the schema of the reader's choice."""
+    """Avro without a header. A value is validated first: the writer takes numbers that their type does not hold."""
     from springtide.connectors.kafka.avro import parsed
 
     assert schema is not None
-    write, own = needed("fastavro").schemaless_writer, parsed(schema)
+    write, validate, own = needed("fastavro").schemaless_writer, needed("fastavro").validate, parsed(schema)
 
     def encode(*values: Any) -> bytes:
-        stream = io.BytesIO()
-        write(stream, own, dict(zip(names, values, strict=True)), strict=True)
+        stream, record = io.BytesIO(), dict(zip(names, values, strict=True))
+        validate(record, own)
+        write(stream, own, record, strict=True)
         return stream.getvalue()
 
     return encode
