@@ -8,9 +8,11 @@ place would come twice or never. It runs until SIGTERM.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -85,6 +87,7 @@ def run(settings: KafkaSettings) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # a test that waits in vain asks for the stacks
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     try:
         run(KafkaSettings(**json.loads(os.environ[VARIABLE])))

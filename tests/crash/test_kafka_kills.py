@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def hit(running: Job, kafka: Broker, victim: str, rng: random.Random) -> Kill:
     settings, already = running.settings, len(outputs.manifests(running.settings))
     early = time.monotonic() + rng.uniform(0.0, 8.0) if rng.random() < 0.25 else math.inf
     while True:
-        there = running.wait_until(lambda: len(outputs.manifests(settings)) > already or time.monotonic() > early, "a commit")
+        there = waited(running, lambda: len(outputs.manifests(settings)) > already or time.monotonic() > early)
         time.sleep(rng.uniform(0.0, 1.0))
         if there and (victim == "broker" or kill(*victims(running, victim, rng))):
             break
@@ -74,6 +74,15 @@ def hit(running: Job, kafka: Broker, victim: str, rng: random.Random) -> Kill:
         time.sleep(rng.uniform(0.0, 4.0))
         kafka.start()
     return found
+
+
+def waited(running: Job, there: Callable[[], bool]) -> bool:
+    try:
+        return running.wait_until(there, "a commit")
+    except AssertionError:
+        running.signal(signal.SIGUSR1)  # prints all stacks
+        time.sleep(1.0)
+        raise AssertionError(f"no commit came\n{running.log.read_text(errors='replace')[-20_000:]}") from None
 
 
 def endure(running: Job, kafka: Broker, feed: Feed, chosen: Sequence[str], rng: random.Random) -> list[Kill]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,10 +15,9 @@ from springtide.model.publisher import SinkUnavailable
 SLICE_S = 0.5
 """A call of librdkafka returns at least this often, so that the end of the run is noticed."""
 
-MOST_WAITING = 200_000
 TUNED: Mapping[str, Setting] = {
     # messages that wait for the broker, in the driver's memory
-    "queue.buffering.max.messages": MOST_WAITING,
+    "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 65_536,
     "linger.ms": 5,
     # as Java's producers, so that other programs find a key in the same partition
@@ -83,30 +83,28 @@ class Producing:
             try:
                 produce(topic, *message)
             except BufferError:
-                self._produce_later(message)
+                self._wait(functools.partial(self._is_queued, message))
         self.producer.poll(0)
 
-    def _produce_later(self, message: Message) -> None:
-        self._wait(lambda: len(self.producer) > 0.9 * MOST_WAITING, least=1)
-        while True:
-            try:
-                self.producer.produce(self._topic, *message)
-                return
-            except BufferError:  # the queue is full by bytes
-                self._wait(lambda: False, least=1)
+    def _is_queued(self, message: Message) -> bool:
+        self.producer.poll(0.02)
+        try:
+            self.producer.produce(self._topic, *message)
+        except BufferError:
+            return False
+        return True
 
     def flush(self) -> None:
         """Wait until all messages are delivered."""
-        self._wait(lambda: len(self.producer) > 0)
+        self._wait(lambda: self.producer.flush(0.05) == 0)
         if self._failed:
             raise needed().KafkaException(self._failed[0])
 
-    def _wait(self, goes_on: Callable[[], bool], least: int = 0) -> None:
+    def _wait(self, is_done: Callable[[], bool]) -> None:
         """Wait for deliveries. Gives up if there was none for a while."""
         before, since = len(self.producer), self._clock()
-        while least > 0 or goes_on():
-            left = self.producer.flush(0.05) if not least else (self.producer.poll(0.02), len(self.producer))[1]
-            least -= 1
+        while not is_done():
+            left = len(self.producer)
             if left < before:
                 before, since = left, self._clock()
             elif self._stopped() or self._clock() - since >= PATIENT_S:
