@@ -64,6 +64,11 @@ class Settings:
     strikes: Sequence[tuple[str, str, int]] = ()  # whom to kill, at which step, from which batch on
 
     @property
+    def script(self) -> str:
+        """What the process runs."""
+        return __file__
+
+    @property
     def checkpoint(self) -> Path:
         return Path(self.root) / "checkpoint"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from crash import job, outputs
+from crash import outputs
 from crash.job import Settings
 
 PATIENCE_S = 300.0
@@ -68,7 +68,7 @@ class Job:
         self.starts += 1
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, job.__file__], env={**os.environ, **settings.environment()}, cwd=settings.root,
+                [sys.executable, settings.script], env={**os.environ, **settings.environment()}, cwd=settings.root,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self._root = psutil.Process(self._process.pid)

@@ -6,7 +6,8 @@ import dataclasses
 import datetime
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from springtide.api.stream import Stream
 from springtide.api.stream import source as _stream
@@ -20,7 +21,7 @@ from springtide.model import schema as schemas
 from springtide.model.secret import Secret
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:,/@]+):\d{1,5}")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LATEST_TYPES = "give 'earliest', 'latest', a datetime with a time zone, or offsets such as {'topic': {0: 17, 1: 4}}"
 
 
@@ -48,7 +49,7 @@ def kafka(
     """
     layout = _layout(value, format, schema, _url(registry), meta, created)
     spec = KafkaSource(
-        Connection(_servers(servers), _config(config)), _topics(topic), layout, _start(start, topic),
+        Connection(servers_of(servers), config_of(config, OWN, _consumer)), _topics(topic), layout, _start(start, topic),
         _one_of("until", until, (None, "now")), _one_of("on_data_loss", on_data_loss, ("stop", "go on")) or "",
         _one_of("isolation", isolation, ("read_committed", "read_uncommitted")) or "", _text_or_none("group", group),
         _most(max_records),
@@ -56,7 +57,7 @@ def kafka(
     return _stream(spec, name, schemas.schema_of(layout.record), layout.record)
 
 
-def _servers(servers: object) -> str:
+def servers_of(servers: object) -> str:
     if not isinstance(servers, str) or not all(_SERVER.fullmatch(each.strip()) for each in servers.split(",")):
         raise OptionError(
             f"kafka: servers={servers!r} is not allowed; give host:port, several with commas, for example 'kafka-1:9092'"
@@ -71,7 +72,7 @@ def _topics(given: object) -> tuple[str, ...]:
             f"kafka: topic={given!r} is not allowed; give a name, several names, or a pattern such as '^orders-.*'"
         )
     for topic in topics:
-        if not isinstance(topic, str) or not (topic.startswith("^") or (_TOPIC.fullmatch(topic) and topic not in (".", ".."))):
+        if not isinstance(topic, str) or not (topic.startswith("^") or (TOPIC.fullmatch(topic) and topic not in (".", ".."))):
             raise OptionError(
                 f"kafka: {topic!r} is no name of a topic: letters, digits, '.', '_' and '-', at most 249; a pattern begins"
                 " with '^'"
@@ -100,7 +101,7 @@ def _layout(
         )
     types = hints_of(record)
     layout = Layout(
-        record, format, _schema(format, schema, registry), registry, metas.checked(meta, dict(types)[record]), created, types
+        record, format, schema_of(format, schema, registry), registry, metas.checked(meta, dict(types)[record]), created, types
     )
     _check_created(layout)
     schemas.schema_of(record)
@@ -133,7 +134,8 @@ def _mapping(meta: object) -> bool:
     return isinstance(meta, Mapping)
 
 
-def _schema(format: str, schema: object, registry: str | None) -> str | bytes | None:
+def schema_of(format: str, schema: object, registry: str | None) -> str | bytes | None:
+    """What Avro or Protobuf need to know, from a user's ``schema=``."""
     if format == "json":
         if schema is not None:
             raise OptionError(
@@ -217,7 +219,8 @@ def _whole(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
-def _config(config: object) -> dict[str, Setting]:
+def config_of(config: object, own: Mapping[str, str], make: Callable[[dict[str, Any]], object]) -> dict[str, Setting]:
+    """The settings in a user's ``config=``. ``own``: those that are not the user's; ``make`` a client with all others."""
     if config is None:
         return {}
     if not isinstance(config, Mapping):
@@ -229,24 +232,27 @@ def _config(config: object) -> dict[str, Setting]:
             raise OptionError(
                 f"kafka: config= has {name!r} with a {type(value).__name__}; give text, a number, true or false, or a secret"
             )
-        if name in OWN:
-            raise OptionError(f"kafka: config= may not have {name!r}; use {OWN[name]}")
+        if name in own:
+            raise OptionError(f"kafka: config= may not have {name!r}; use {own[name]}")
         if not isinstance(value, Secret) and any(word in name for word in SECRET_WORDS):
             raise OptionError(
                 f"kafka: config= has {name!r} as text, which would be stored with the run; give"
                 " springtide.secret.env('VARIABLE') or springtide.secret.file('path')"
             )
-    _check_settings(config)
+    _check_settings(config, make)
     return dict(config)
 
 
-def _check_settings(config: Mapping[str, Setting]) -> None:
+def _consumer(settings: dict[str, Any]) -> None:
+    needed().Consumer({**settings, "group.id": "check"}).close()
+
+
+def _check_settings(config: Mapping[str, Setting], make: Callable[[dict[str, Any]], object]) -> None:
     """Whether librdkafka knows the settings. Files and secrets may be missing: the driver looks for them when it starts."""
     plain = {name: value for name, value in config.items() if not isinstance(value, Secret) and "location" not in name}
     security = {"security.protocol", "enable.ssl.certificate.verification", "sasl.mechanism", "sasl.mechanisms"}
-    confluent = needed()
     Connection("localhost:9", {name: value for name, value in plain.items() if name not in security}).client(
-        lambda settings: confluent.Consumer({**settings, "bootstrap.servers": ""}).close(), {"group.id": "check"}
+        lambda settings: make({**settings, "bootstrap.servers": ""}), {}
     )
     unknown = [name for name in config if name.startswith(REGISTRY) and name.removeprefix(REGISTRY) not in REGISTRY_SETTINGS]
     if unknown:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from springtide.api.kafka_sink import kafka as kafka
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.endpoints import ConsoleSink, DiscardSink, FilesSink, ForeachSink, MemorySink, Rolling, TableSink

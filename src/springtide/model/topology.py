@@ -15,6 +15,7 @@ from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.endpoints import FilesSink, SinkSpec, SourceSpec, TableSink
 from springtide.model.names import ALLOWED, MAX_BYTES, is_plain, is_short
+from springtide.model.publisher import PublishedSink
 from springtide.model.state import StateSpec
 
 DEAD_LETTERS = "dead-letters"
@@ -338,6 +339,8 @@ def _check_sinks(topology: Topology) -> None:
             _check_flat(where, offered)
         if isinstance(operator.sink, FilesSink):
             _check_partitions(where, operator.sink.partition_by, offered)
+        if isinstance(operator.sink, PublishedSink):
+            operator.sink.fits(where, offered)
         if isinstance(operator.sink, TableSink) and operator.sink.batch_column in offered.names:
             raise TopologyError(f"{where}: batch_column={operator.sink.batch_column!r} is a column of the records"
                                 f" already: {', '.join(offered.names)}; choose another name")  # fmt: skip

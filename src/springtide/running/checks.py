@@ -10,6 +10,7 @@ from typing import Any
 
 from springtide import options
 from springtide.errors import OptionError, SetupError
+from springtide.model.publisher import PublishedSink, SinkUnavailable
 from springtide.model.source import Source, SourceUnavailable
 from springtide.model.topology import Topology
 from springtide.options import RunOptions
@@ -46,6 +47,7 @@ def checked(topology: Topology, asked: RunOptions) -> Job:
 
     spark.check_session(topology, asked.spark)
     check_sources(topology)
+    check_sinks(topology)
     check_target(asked.goals.target_s, None)
     return Job(topology, asked, scaler, groupings, sharder, spark.checked_state(topology, asked.places))
 
@@ -59,6 +61,17 @@ def check_sources(topology: Topology) -> None:
             operator.source.check()
         except SourceUnavailable as error:
             log.warning("source %r cannot be reached (%s); the run will wait for it", operator.name, error)
+
+
+def check_sinks(topology: Topology) -> None:
+    """Refuse sinks that cannot be written as they are declared. The run will wait for those that cannot be reached now."""
+    for operator in topology.sinks:
+        if not isinstance(operator.sink, PublishedSink):
+            continue
+        try:
+            operator.sink.check(topology.input_schema(operator))
+        except SinkUnavailable as error:
+            log.warning("sink %r cannot be reached (%s); the run will wait for it", operator.name, error)
 
 
 def check_target(target_s: float | None, measured: Mapping[str, Any] | None) -> None:

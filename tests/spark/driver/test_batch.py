@@ -263,7 +263,7 @@ def test_what_was_committed_and_hidden_is_published_where_the_sink_is_now(
         hidden = again.stage(0, 1, 2)
         again.run(0)
     assert read(tmp_path / now) == [1, 2]
-    again.sinks.publish([hidden])  # once more changes nothing
+    again.sinks.publish(0, [hidden])  # once more changes nothing
     assert read(tmp_path / now) == [1, 2]
 
 

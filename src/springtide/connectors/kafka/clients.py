@@ -87,6 +87,10 @@ class Connection:
         chosen = {name.removeprefix(REGISTRY): value for name, value in self.settings.items() if name.startswith(REGISTRY)}
         return {name: value.resolve() if isinstance(value, Secret) else str(value) for name, value in chosen.items()}
 
+    def __or__(self, more: Mapping[str, Setting]) -> Connection:
+        """The same with other defaults: own settings win."""
+        return Connection(self.servers, {**more, **self.settings})
+
     def client(self, make: Callable[[dict[str, Any]], Any], own: Mapping[str, Any], faults: Faults | None = None) -> Any:
         """A client of librdkafka, whose faults go to ``faults``."""
         chosen = {name: value for name, value in self.settings.items() if not name.startswith(REGISTRY)}

@@ -106,8 +106,8 @@ class Streams:
                 self._adopt(stream, stream.source)
             memory = self._memory(stream)
             if memory is not None:
-                known = [self._positions(batch).get(stream.name) for batch in (begun - 1, begun)]
-                for position in [each for each in known if each is not None] or [None]:
+                read = [self._positions(batch).get(stream.name) for batch in (begun - 1, begun)]
+                for position in [each for each in read if each is not None] or read[:1]:
                     stream.source.check_resumed(memory, position)
             elif begun >= 0:
                 file, _ = self._place(stream.source, stream.name)
