@@ -561,8 +561,8 @@ def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.Log
 
 
 def test_a_plan_that_an_actuator_failed_to_apply_is_applied_in_the_next_cycles_and_journalled_once() -> None:
-    """The disk is full after a batch, whose read limit is not written, and in two cycles, in which nothing is measured: the plan
-    is the same in all of them."""
+    """The disk is full after a batch, when its read limit is due, and in two cycles without measurements: the plan is the
+    same in all of them."""
     clock, applied, full = Steps(), list[Plan](), [OSError("disk full") for _ in range(3)]
     memory = Memory()
 

@@ -27,9 +27,8 @@ def taken(degrees: npt.NDArray[np.int64], work: npt.NDArray[np.float64], reading
     5
     """
     own = np.where((degrees > 1) | np.isnan(work), degrees, np.minimum(1.0, SLOTS_PER_WORK * work))
-    found: npt.NDArray[np.int64] = np.maximum(1, np.ceil(own.sum(axis=-1) + SLOTS_PER_WORK * reading - NEGLIGIBLE_SLOT)).astype(
-        np.int64
-    )
+    wanted = np.ceil(own.sum(axis=-1) + SLOTS_PER_WORK * reading - NEGLIGIBLE_SLOT)
+    found: npt.NDArray[np.int64] = np.maximum(1, wanted).astype(np.int64)
     return found
 
 
