@@ -46,15 +46,18 @@ def is_warm(record: Converted) -> bool:
     return record.fahrenheit >= 50
 
 
-def value(number: int, at: datetime | None = None) -> bytes:
+def value(number: int) -> bytes:
     """The JSON of a record."""
-    moment = (at or BEGIN + timedelta(milliseconds=number)).isoformat()
-    return b'{"id":%d,"key":"k%02d","at":"%s","celsius":%.1f}' % (number, number * 7 % KEYS, moment.encode(), _celsius(number))
+    return _json(number, BEGIN + timedelta(milliseconds=number), _celsius(number))
 
 
 def closing(number: int) -> bytes:
-    """The JSON of a last record."""
-    return value(number, BEGIN + CLOSING)
+    """The JSON of a last record, which passes the filter."""
+    return _json(number, BEGIN + CLOSING, 20.0)
+
+
+def _json(number: int, at: datetime, celsius: float) -> bytes:
+    return b'{"id":%d,"key":"k%02d","at":"%s","celsius":%.1f}' % (number, number * 7 % KEYS, at.isoformat().encode(), celsius)
 
 
 def _celsius(number: int) -> float:

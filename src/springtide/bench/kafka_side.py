@@ -1,4 +1,4 @@
-"""A process of ``springtide bench kafka``: an engine that drains a topic, or follows one for some seconds, as often as it is asked.
+"""A process of ``springtide bench kafka``: an engine drains a topic, or follows one for some seconds, as often as asked.
 
 Springtide and Spark get a session each, in a process of their own, because Spark's connector has to be there when a JVM starts.
 """
@@ -145,7 +145,9 @@ def _operators(batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
     decode = msgspec.json.Decoder(jobs.Measured).decode
-    schema = pa.schema([("id", pa.int64()), ("key", pa.string()), ("at", pa.timestamp("us", "UTC")), ("fahrenheit", pa.float64())])
+    schema = pa.schema(
+        [("id", pa.int64()), ("key", pa.string()), ("at", pa.timestamp("us", "UTC")), ("fahrenheit", pa.float64())]
+    )
     for batch in batches:
         kept = [out for raw in batch.column(0).to_pylist() if jobs.is_warm(out := jobs.convert(decode(raw)))]
         columns = [pa.array([getattr(row, name) for row in kept], schema.field(name).type) for name in schema.names]

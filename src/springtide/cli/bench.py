@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from rich.console import Console
 from rich.table import Table
@@ -159,3 +161,26 @@ def control_rounds(as_json: bool) -> None:
     for row in document["rows"]:
         table.add_row(count(row["operators"]), count(row["nodes"]), f"{row['ms']:.1f}", count(row["messages"]))
     Console().print(table)
+
+
+@bench.command()
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds; engines take turns in each.")
+@click.option("--records", default=400_000, show_default=True, type=click.IntRange(1_000), help="Records of the topic.")
+@click.option("--seconds", default=20.0, show_default=True, help="Seconds for which the latency of each is measured.")
+@click.option("--servers", help="A broker, host:port, in which topics are made; without it one is started.")
+@click.option(
+    "--jars", type=click.Path(path_type=Path), help="The folder for the jars of Spark's connector, which Maven fetches."
+)
+@click.option("--bytewax", help="A Python that has bytewax 0.21.1, confluent-kafka and msgspec; without it Bytewax is skipped.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def kafka(
+    rounds: int, records: int, seconds: float, servers: str | None, jars: Path | None, bytewax: str | None, as_json: bool
+) -> None:  # fmt: skip
+    """Compare Springtide with Spark's own connector, a bare consumer, and Bytewax on a topic of Kafka."""
+    from springtide.cli.tables import kafka_table
+
+    with errors():
+        from springtide.bench import kafka as measure
+
+        document = measure.measure(rounds, records, seconds, servers, jars, bytewax)
+    show(document, as_json, kafka_table)
