@@ -85,7 +85,7 @@ def main() -> None:
     seen, task = Seen(), json.loads(sys.argv[3])
     cluster_main(flow(task, seen), sys.argv[2].split(";"), int(sys.argv[1]))
     windows = [[key, window, count] for (key, window), count in seen.windows.items()]
-    print(json.dumps({"first": seen.first, "last": seen.last, "rows": seen.rows, "windows": windows}))  # noqa: T201
+    print(json.dumps({"first": seen.first, "last": seen.last, "rows": seen.rows, "windows": windows}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
