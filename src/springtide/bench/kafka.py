@@ -220,6 +220,8 @@ class _Bytewax(_Engine):
     def __init__(self, python: str | None) -> None:
         if python is None:
             raise SetupError("skipped: --bytewax names no interpreter that has bytewax 0.21.1, confluent-kafka and msgspec")
+        if shutil.which(python) is None:
+            raise SetupError(f"skipped: there is no interpreter {python}")
         tried = subprocess.run([python, "-c", "import bytewax.operators, msgspec"], capture_output=True, text=True)  # noqa: S603
         if tried.returncode:
             raise SetupError(
