@@ -502,8 +502,9 @@ def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.Log
 
 
 def test_a_plan_that_an_actuator_failed_to_apply_is_applied_in_the_next_cycles_and_journalled_once() -> None:
-    """The disk is full in two cycles, in which nothing is measured: the plan is the same in all of them."""
-    clock, applied, full = Steps(), list[Plan](), [OSError("disk full"), OSError("disk full")]
+    """The disk is full after a batch, when its read limit is due, and in two cycles without measurements: the plan is the
+    same in all of them."""
+    clock, applied, full = Steps(), list[Plan](), [OSError("disk full") for _ in range(3)]
     memory = Memory()
 
     class Disk:
@@ -566,3 +567,41 @@ def test_the_plan_in_force_says_why() -> None:
     assert loop.snapshot is not None
     assert loop.snapshot.plan.degrees["first"] == 3
     assert loop.snapshot.plan.reason == "at 1 s the script says 3 since 1 s, it has 1"
+
+
+def test_the_read_limit_grows_with_every_batch_and_not_with_every_cycle() -> None:
+    """A backlog would otherwise wait for an interval of batches of a thousand records, which take 0.1 s each."""
+    applied = list[Plan]()
+
+    class Source:
+        def apply(self, plan: Plan) -> None:
+            applied.append(plan)
+
+    clock = Steps()
+    loop = rig(
+        line(), Static(), bounds=SlotLimit(8), read_limit=ReadLimit(5.0), trigger_s=0.0, interval_s=1.0, clock=clock,
+        actuators=[Source()], journal=Memory(),
+    )  # fmt: skip
+    read = 1_000
+    for _ in range(4):
+        assert loop.current().read_limit == applied[-1].read_limit == read
+        loop.report(batch(read, seconds=0.05 + read * 1e-6, backlog=500_000, ended=clock.now))
+        read *= 4
+    cycle(loop, clock)
+    assert loop.current().read_limit == applied[-1].read_limit == read, "a cycle learns nothing twice"
+
+
+def test_slots_do_not_fall_by_short_batches_while_full_ones_wait() -> None:
+    clock = Steps()
+    loop = rig(
+        line(), Static(), bounds=SlotLimit(8), read_limit=ReadLimit(5.0), trigger_s=0.0, interval_s=1.0, clock=clock,
+        actuators=[], journal=Memory(),
+    )  # fmt: skip
+    light = [task(name, 1_000, busy_s=0.002) for name in ("first", "second", "sink")]
+    slots = loop.current().slots
+    loop.report(batch(1_000, *light, seconds=0.1, backlog=500_000, ended=clock.now))
+    cycle(loop, clock)
+    assert loop.current().slots == slots > 1
+    loop.report(batch(1_000, *light, seconds=0.1, backlog=0, ended=clock.now))
+    cycle(loop, clock)
+    assert loop.current().slots < slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -129,3 +130,20 @@ def _rounds_table(document: Mapping[str, Any]) -> RenderableType:
         operators, nodes, messages = (tables.count(row[name]) for name in ("operators", "nodes", "messages"))
         table.add_row(operators, nodes, f"{row['ms']:.1f}", messages)
     return table
+
+
+@bench.command()
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds; engines take turns in each.")
+@click.option("--records", default=400_000, show_default=True, type=click.IntRange(1_000), help="Records of the topic.")
+@click.option("--seconds", default=20.0, show_default=True, help="Seconds for which the latency of each is measured.")
+@click.option("--servers", help="A broker, host:port, in which topics are made; without it one is started.")
+@click.option(
+    "--jars", type=click.Path(path_type=Path), help="The folder for the jars of Spark's connector, which Maven fetches."
+)
+@click.option("--bytewax", help="A Python that has bytewax 0.21.1, confluent-kafka and msgspec; without it Bytewax is skipped.")
+@AS_JSON
+def kafka(
+    rounds: int, records: int, seconds: float, servers: str | None, jars: Path | None, bytewax: str | None, as_json: bool
+) -> None:
+    """Compare Springtide with Spark's own connector, a bare consumer, and Bytewax on a topic of Kafka."""
+    _measured(as_json, tables.kafka_table, "kafka", rounds, records, seconds, servers, jars, bytewax)
