@@ -12,7 +12,7 @@ a server that runs. Whoever takes the fixture has the marker ``postgres``.
         postgres.pause(); postgres.go_on()                 # SIGSTOP and SIGCONT: it takes connections and answers nobody
 
 Debian's and Ubuntu's package ``postgresql`` has the programs; ``make setup`` installs it if it may. Where they are missing the
-tests skip with the reason; with CI in the environment they fail. The server refuses to run as root: then it runs as ``postgres``.
+tests skip with the reason; with CI in the environment they fail. It does not run as root: then it runs as ``postgres``.
 """
 
 from __future__ import annotations
