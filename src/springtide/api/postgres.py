@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from springtide.connectors.postgres.connection import SECRETS, Database, parameters
 from springtide.connectors.postgres.declared import PostgresSink
+from springtide.connectors.postgres.lookup import PostgresLookup
 from springtide.errors import OptionError, nearest
 from springtide.model.secret import Secret
 
@@ -29,13 +30,11 @@ def sink(
     ``refused``: records that the database refuses go to the table ``springtide_refused`` with the error ("dead-letter"), or end
     the run ("stop"). ``connections``: the parts of a batch that are written at the same time.
     """
-    given_keys = (keys,) if isinstance(keys, str) else tuple(keys)
+    given_keys = _names("keys", keys) if keys else ()
     if mode not in MODES:
         raise OptionError(f"postgres: mode={mode!r}; {nearest(str(mode), MODES)}")
     if refused not in REFUSED:
         raise OptionError(f"postgres: refused={refused!r}; {nearest(str(refused), REFUSED)}")
-    if not all(isinstance(key, str) and key for key in given_keys) or len(set(given_keys)) < len(given_keys):
-        raise OptionError(f"postgres: keys={keys!r} is not allowed; give the name of a column, or different names")
     if (mode == "upsert") != bool(given_keys):
         raise OptionError(
             "postgres: mode='upsert' needs keys=, the columns that name a row"
@@ -47,6 +46,36 @@ def sink(
     return PostgresSink(
         database(url, password), _table(table), mode, given_keys, create, refused, whole("connections", connections, 64)
     )
+
+
+def lookup(
+    url: str, query: str, *, key: str | Iterable[str], columns: str | Iterable[str] | None = None,
+    password: Secret | None = None, connections: int = 1,
+) -> PostgresLookup:  # fmt: skip
+    """Rows of a query, found by key, for ``stream.lookup``.
+
+    ``query``: any SELECT, for example "SELECT id, name FROM routes"; it gets a condition on the key, which should have an
+    index, and at most one row for each key. ``key``: the field of the records, or several; ``columns``: the columns of the
+    query with the same values, if they have other names. ``url`` and ``password``: as for ``sink.postgres``. ``connections``:
+    of each worker, over which the queries for many missing keys are spread.
+    """
+    if not isinstance(query, str) or not query.strip().rstrip(";"):
+        raise OptionError("postgres: query= is empty or no text; give a SELECT, for example 'SELECT id, name FROM routes'")
+    names = _names("key", key)
+    matching = names if columns is None else _names("columns", columns)
+    if len(matching) != len(names):
+        raise OptionError(f"postgres: columns={columns!r} has another number of names than key={key!r}; give one for each")
+    made = PostgresLookup(
+        database(url, password), query.strip().rstrip(";"), names, matching, whole("connections", connections, 16)
+    )
+    return made
+
+
+def _names(what: str, given: object) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise OptionError(f"postgres: {what}={given!r} is not allowed; give a name, or different names")
+    return names
 
 
 def database(url: object, password: object) -> Database:

@@ -6,8 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from springtide.api.postgres import sink as postgres
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model.endpoints import ConsoleSink, DiscardSink, FilesSink, ForeachSink, MemorySink, TableSink
+
+__all__ = ["console", "discard", "files", "foreach", "memory", "postgres", "table"]
 
 FORMATS = ("csv", "json", "parquet")
 

@@ -313,7 +313,7 @@ def test_commits_are_durable_even_where_the_server_says_otherwise(postgres: Serv
     postgres.rows("ALTER USER postgres SET synchronous_commit = off")
     try:
         writer: Any = publisher(declared(postgres, table), SCHEMA, "check/t")
-        with writer._connection() as connection:
+        with writer._connections.lent() as connection:
             assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
     finally:
         postgres.rows("ALTER USER postgres RESET synchronous_commit")

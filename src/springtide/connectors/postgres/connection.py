@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping
+import os
+import queue
+import socket
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -61,6 +65,48 @@ class Database:
         """Where the database is, for messages."""
         host, port = self._parameters.get("host", "the local host"), self._parameters.get("port", 5432)
         return f"{host}:{port}/{self._parameters.get('dbname', self._parameters.get('user', ''))}"
+
+
+class Connections:
+    """The connections of one user of a database, each lent to one thread at a time. ``session``: the first statement of each."""
+
+    def __init__(self, database: Database, name: str, session: str, **options: Any) -> None:
+        self._database, self._name, self._session, self._options = database, name, session, options
+        self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._open: set[Any] = set()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Any]:
+        """A connection. One that failed is closed, and another is made when it is needed."""
+        try:
+            connection, session = self._idle.get_nowait(), None
+        except queue.Empty:
+            connection, session = self._database.connect(self._name, **self._options), self._session
+            self._open.add(connection)
+        try:
+            if session is not None:
+                connection.execute(session)
+            yield connection
+        except BaseException:
+            self._forget(connection)
+            raise
+        self._idle.put(connection)
+
+    def hang_up(self) -> None:
+        """Wake the threads that wait for a server that does not answer."""
+        for connection in list(self._open):
+            with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+                line.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for connection in list(self._open):
+            self._forget(connection)
+        self._idle = queue.SimpleQueue()
+
+    def _forget(self, connection: Any) -> None:
+        self._open.discard(connection)
+        with contextlib.suppress(Exception):
+            connection.close()
 
 
 def parameters(url: str) -> dict[str, Any]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
-import queue
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -17,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from springtide.connectors.postgres import lines, tables
-from springtide.connectors.postgres.connection import needed, reason, refuses, rejects_login, waits
+from springtide.connectors.postgres.connection import Connections, needed, reason, refuses, rejects_login, waits
 from springtide.connectors.postgres.ledger import Declined, Ledger
 from springtide.connectors.postgres.writing import Appending, Upserting, Writing
 from springtide.errors import OptionError, RecordError, RunError, SpringtideError
@@ -49,8 +46,7 @@ class PostgresPublisher(Publisher):
         self._sink, self._identity, self._schema, self._stopped = sink, identity, schema, stopped
         # names of applications have at most 63 bytes
         self._name = f"springtide {hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-        self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._open: set[Any] = set()
+        self._connections = Connections(sink.database, self._name, SESSION, prepare_threshold=None)
         self._ledger: Ledger | None = None
         self._writing: Writing | None = None
         self._steps = 0  # grows with each block that is sent, as a sign of progress
@@ -58,7 +54,7 @@ class PostgresPublisher(Publisher):
     # The start
 
     def prepare(self) -> None:
-        with self._errors(starting=True), self._connection() as connection:
+        with self._errors(starting=True), self._connections.lent() as connection:
             sink, upserts = self._sink, self._sink.mode == "upsert"
             if sink.create:
                 tables.made(connection, sink.table, self._schema, sink.keys)
@@ -79,7 +75,7 @@ class PostgresPublisher(Publisher):
             if self._ledger is None:  # the database was away when the run began
                 self.prepare()
             assert self._ledger is not None and self._writing is not None
-            with self._connection() as connection:
+            with self._connections.lent() as connection:
                 done = self._ledger.done(connection, batch)
             waiting = sorted((part for part in parts if part.number not in done), key=lambda part: part.number)
             threads = min(len(waiting), self._sink.connections if self._writing.parallel else 1)
@@ -105,14 +101,14 @@ class PostgresPublisher(Publisher):
             if ended or self._steps != steps or not self._stopped():
                 steps, since = self._steps, time.monotonic()
             elif time.monotonic() - since > GRACE_S:
-                self._hang_up()
+                self._connections.hang_up()
                 raise SinkUnavailable(
                     "the server does not answer, and the run ends; the next start writes the rest of the batch"
                 )
 
     def _publish_part(self, batch: int, part: Part) -> None:
         assert self._writing is not None and self._ledger is not None
-        with self._connection() as connection:
+        with self._connections.lent() as connection:
             try:
                 with self._transaction(connection):
                     self._writing.write(connection, self._counted(blocks(part)))
@@ -165,40 +161,10 @@ class PostgresPublisher(Publisher):
     # Connections
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[Any]:
-        """A connection for a thread. One that failed is closed, another is made when it is needed."""
-        fresh = False
-        try:
-            connection = self._idle.get_nowait()
-        except queue.Empty:
-            fresh = True
-            connection = self._sink.database.connect(self._name, prepare_threshold=None)
-            self._open.add(connection)
-        try:
-            if fresh:
-                connection.execute(SESSION)
-            yield connection
-        except BaseException:
-            self._forget(connection)
-            raise
-        self._idle.put(connection)
-
-    @contextlib.contextmanager
     def _transaction(self, connection: Any) -> Iterator[None]:
         with connection.transaction():
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # else they fail at the commit, when no record can be blamed
             yield
-
-    def _forget(self, connection: Any) -> None:
-        self._open.discard(connection)
-        with contextlib.suppress(Exception):
-            connection.close()
-
-    def _hang_up(self) -> None:
-        """Wake the threads that wait for a server that does not answer."""
-        for connection in list(self._open):
-            with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
-                line.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def _errors(self, starting: bool = False) -> Iterator[None]:
@@ -220,9 +186,7 @@ class PostgresPublisher(Publisher):
             ) from None
 
     def close(self) -> None:
-        for connection in list(self._open):
-            self._forget(connection)
-        self._idle = queue.SimpleQueue()
+        self._connections.close()
 
 
 def chunks(part: Part) -> Iterator[tuple[int, pa.Array]]:
