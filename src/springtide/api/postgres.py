@@ -8,6 +8,7 @@ from springtide.connectors.postgres.connection import SECRETS, Database, paramet
 from springtide.connectors.postgres.declared import PostgresSink
 from springtide.connectors.postgres.lookup import PostgresLookup
 from springtide.errors import OptionError, nearest
+from springtide.model.publisher import Guarantee
 from springtide.model.secret import Secret
 
 MODES = ("append", "upsert")
@@ -17,7 +18,7 @@ _PASSWORD = "password=springtide.secret.env('VARIABLE') or springtide.secret.fil
 
 def sink(
     url: str, table: str, *, mode: str = "append", keys: str | Iterable[str] = (), password: Secret | None = None,
-    create: bool = False, refused: str = "dead-letter", connections: int = 4,
+    create: bool = False, refused: str = "dead-letter", connections: int = 4, guarantee: str = "exactly once",
 ) -> PostgresSink:  # fmt: skip
     """A table of PostgreSQL, which gets the records of each committed batch. **Exactly once.**
 
@@ -28,7 +29,8 @@ def sink(
     the last stays. ``create=True`` makes the table from the schema if there is none; otherwise it is compared with the schema.
 
     ``refused``: records that the database refuses go to the table ``springtide_refused`` with the error ("dead-letter"), or end
-    the run ("stop"). ``connections``: the parts of a batch that are written at the same time.
+    the run ("stop"). ``connections``: the parts of a batch that are written at the same time. ``guarantee="at least once"``
+    needs no mark of the last start; it is for a start after the ledger was lost.
     """
     given_keys = _names("keys", keys) if keys else ()
     if mode not in MODES:
@@ -41,11 +43,14 @@ def sink(
             if mode == "upsert"
             else f"postgres: keys={keys!r} is for mode='upsert'; with mode='append' leave it out"
         )
+    if guarantee not in list(Guarantee):
+        raise OptionError(f"postgres: guarantee={guarantee!r}; {nearest(str(guarantee), list(Guarantee))}")
     if not isinstance(create, bool):
         raise OptionError(f"postgres: create={create!r} is not allowed; give True to make the table, or False")
     return PostgresSink(
-        database(url, password), _table(table), mode, given_keys, create, refused, whole("connections", connections, 64)
-    )
+        database(url, password), _table(table), given_keys, create, refused, whole("connections", connections, 64),
+        Guarantee(guarantee),
+    )  # fmt: skip
 
 
 def lookup(

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
+from springtide.model.publisher import Guarantee, PublishedSink
 from springtide.model.source import Source
-
-
-class Guarantee(StrEnum):
-    """How often a record of the source appears in a sink if there are crashes."""
-
-    EXACTLY_ONCE = "exactly once"
-    AT_LEAST_ONCE = "at least once"
 
 
 @dataclass(frozen=True)
@@ -94,4 +87,4 @@ class DiscardSink:
     guarantee = Guarantee.EXACTLY_ONCE
 
 
-SinkSpec = FilesSink | TableSink | ConsoleSink | MemorySink | ForeachSink | DiscardSink
+SinkSpec = FilesSink | TableSink | ConsoleSink | MemorySink | ForeachSink | DiscardSink | PublishedSink

@@ -1,7 +1,7 @@
 """The interface of lookups: what Springtide asks of a table outside that records are joined with, by key.
 
-A lookup has two parts: ``Lookup``, the declaration, a frozen value that travels to the tasks; and ``Rows``, in a worker process,
-which reads rows. Caching, waiting, and the join itself are Springtide's (``processors/lookup.py``).
+A lookup has two parts: ``Lookup``, the declaration, a frozen value that travels to the tasks; and ``Rows``, which reads rows in
+a worker process. Caching, waiting, and the join itself are Springtide's (``processors/lookup.py``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Rows(ABC):
 
     @abstractmethod
     def fetch(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
-        """The rows of different keys; a key without rows is left out. Raises LookupUnavailable, or KeyRefused if one of the keys
-        is at fault: then it is called again with fewer of them."""
+        """The rows of different keys; a key without rows is left out. Raises LookupUnavailable, or KeyRefused if one of the
+        keys is at fault: then it is called again with fewer of them."""
 
     def close(self) -> None:  # noqa: B027  some hold nothing
         """Release connections."""
@@ -47,8 +47,8 @@ class Lookup(ABC):
     def open(self) -> Rows: ...
 
     def check(self, fields: Sequence[str]) -> None:  # noqa: B027  some need nothing
-        """Called in the driver before anything is changed, with the fields that rows have to have. Raises OptionError with a way
-        out if they have not, and LookupUnavailable if that cannot be known now."""
+        """Called in the driver before anything is changed, with the fields that rows have to have. Raises OptionError with a
+        way out if they have not, and LookupUnavailable if that cannot be known now."""
 
     def describe(self) -> str:
         """The lookup in a few words for messages, without secrets."""

@@ -11,6 +11,7 @@ from typing import Any
 from springtide import options
 from springtide.errors import OptionError, SetupError
 from springtide.model.lookup import LookupUnavailable
+from springtide.model.publisher import PublishedSink, SinkUnavailable
 from springtide.model.source import Source, SourceUnavailable
 from springtide.model.topology import Topology
 from springtide.options import RunOptions
@@ -49,6 +50,7 @@ def checked(topology: Topology, asked: RunOptions) -> Job:
     spark.check_session(topology, asked.spark)
     check_sources(topology)
     check_lookups(topology)
+    check_sinks(topology)
     check_target(asked.goals.target_s, None)
     return Job(topology, asked, scaler, groupings, sharder, spark.checked_state(topology, asked.places))
 
@@ -73,6 +75,17 @@ def check_lookups(topology: Topology) -> None:
             operator.function.lookup.check(operator.function.looked_up)
         except LookupUnavailable as error:
             log.warning("the table of lookup %r cannot be reached (%s); its tasks will wait for it", operator.name, error)
+
+
+def check_sinks(topology: Topology) -> None:
+    """Refuse sinks that cannot be written as they are declared. The run will wait for those that cannot be reached now."""
+    for operator in topology.sinks:
+        if not isinstance(operator.sink, PublishedSink):
+            continue
+        try:
+            operator.sink.check(topology.input_schema(operator))
+        except SinkUnavailable as error:
+            log.warning("sink %r cannot be reached (%s); the run will wait for it", operator.name, error)
 
 
 def check_target(target_s: float | None, measured: Mapping[str, Any] | None) -> None:

@@ -89,6 +89,7 @@ class Run:
             "ended": str(outcome.ended),
             "open": None if outcome.open is None else {name: left.to_json() for name, left in outcome.open.items()},
             "given_up_batch": outcome.given_up,
+            "unpublished_batch": outcome.unpublished,
             "policy_failures": self._decider.failures,
             "policy_failure": self._decider.first_failure,
             "control_failures": self._loop.failures,

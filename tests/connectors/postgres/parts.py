@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from servers.postgres import Server
 from springtide.api import postgres as api
 from springtide.connectors.postgres.declared import PostgresSink
 from springtide.connectors.postgres.lines import encoded
-from springtide.model.publisher import Part, Publisher
+from springtide.model.publisher import Guarantee, Part, Publisher
 
 _numbers = itertools.count()
 OPENED: list[Publisher] = []
@@ -30,12 +31,13 @@ def part(folder: Path, number: int, rows: list[dict[str, Any]], schema: pa.Schem
     assert not refused
     file = folder / f"{next(_numbers)}.parquet"
     pa.parquet.write_table(pa.Table.from_batches([staged]), file)
-    return Part(number, file, len(rows))
+    return Part(number, file, len(rows), zlib.crc32(file.read_bytes()))
 
 
 def publisher(sink: PostgresSink, schema: pa.Schema, identity: str, stopped: Callable[[], bool] = lambda: False) -> Publisher:
     """A publisher that is ready, and that the test need not close."""
     made = sink.publisher(identity, schema, stopped)
     OPENED.append(made)
-    made.prepare()
+    if made.prepare() is None and sink.guarantee is Guarantee.EXACTLY_ONCE:
+        made.begin(-1)
     return made

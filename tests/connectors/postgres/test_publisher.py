@@ -14,7 +14,6 @@ import pytest
 
 from connectors.postgres.parts import OPENED, declared, part, publisher
 from servers.postgres import Server
-from springtide.connectors.postgres import publisher as publishers
 from springtide.connectors.postgres.writing import Appending
 from springtide.errors import CheckpointError, OptionError, RecordError, RunError, TopologyError
 from springtide.model.publisher import Part, Publisher, SinkUnavailable
@@ -37,10 +36,9 @@ def test_parts_are_appended_and_a_batch_that_comes_again_changes_nothing(postgre
     for _ in range(2):
         writer.publish(7, with_all)
         assert postgres.rows(f"SELECT count(*), count(DISTINCT id), max(name) FROM {table}") == [(20_001, 20_001, "x9999")]
-    writer.publish(8, [])
     writer.publish(9, parts(tmp_path, range(20_001, 20_002)))
     assert postgres.rows(f"SELECT count(*) FROM {table}") == [(20_002,)]
-    assert postgres.rows("SELECT batch, parts, written FROM springtide_ledger WHERE sink = 'check/a'") == [(9, [0], 20_002)]
+    assert postgres.rows("SELECT batch, parts, written FROM springtide_ledger WHERE sink = 'check/a'") == [(9, 1, 20_002)]
 
 
 def test_a_part_that_was_written_before_a_crash_is_left_out(postgres: Server, tmp_path: Path) -> None:
@@ -206,10 +204,12 @@ def test_a_database_that_is_away_at_the_start_is_no_error_of_the_declaration(pos
     writer = declared(postgres, table).publisher("check/n", SCHEMA, lambda: False)
     OPENED.append(writer)
     postgres.kill()
-    for attempt in (writer.prepare, lambda: writer.publish(0, parts(tmp_path, range(3)))):
+    for attempt in (writer.prepare, lambda: declared(postgres, table).check(SCHEMA)):
         with pytest.raises(SinkUnavailable, match=r"Connection refused|connection failed"):
             attempt()
     postgres.start()
+    assert writer.prepare() is None
+    writer.begin(-1)
     writer.publish(0, parts(tmp_path, range(3)))
     assert postgres.rows(f"SELECT count(*) FROM {table}") == [(3,)]
 
@@ -217,7 +217,6 @@ def test_a_database_that_is_away_at_the_start_is_no_error_of_the_declaration(pos
 def test_a_run_that_ends_gives_up_a_server_that_does_not_answer(
     postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishers, "GRACE_S", 0.6)
     table, stop = postgres.table("id bigint NOT NULL, name text"), threading.Event()
     writer = publisher(declared(postgres, table), SCHEMA, "check/o", stop.is_set)
     locker = postgres.connected()
@@ -295,9 +294,9 @@ def test_a_wrong_password_and_database_are_errors_of_the_declaration(postgres: S
 
 def test_keys_have_to_be_fields_that_are_never_none(postgres: Server) -> None:
     with pytest.raises(TopologyError, match="key 'nam' is no field of the records; did you mean 'name'"):
-        declared(postgres, "t", mode="upsert", keys="nam").check(SCHEMA)
+        declared(postgres, "t", mode="upsert", keys="nam").check_schema(SCHEMA)
     with pytest.raises(TopologyError, match="key 'name' may be None"):
-        declared(postgres, "t", mode="upsert", keys="name").check(SCHEMA)
+        declared(postgres, "t", mode="upsert", keys="name").check_schema(SCHEMA)
 
 
 def test_names_are_quoted(postgres: Server, tmp_path: Path) -> None:

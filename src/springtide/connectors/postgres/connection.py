@@ -68,7 +68,7 @@ class Database:
 
 
 class Connections:
-    """The connections of one user of a database, each lent to one thread at a time. ``session``: the first statement of each."""
+    """Connections to a database, each lent to one thread at a time. ``session``: the first statement of each."""
 
     def __init__(self, database: Database, name: str, session: str, **options: Any) -> None:
         self._database, self._name, self._session, self._options = database, name, session, options

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from springtide.connectors.postgres import lines
-from springtide.connectors.postgres.connection import Database
-from springtide.connectors.postgres.publisher import PostgresPublisher
+from springtide.connectors.postgres import lines, tables
+from springtide.connectors.postgres.connection import Connections, Database
+from springtide.connectors.postgres.publisher import PostgresPublisher, errors
 from springtide.errors import TopologyError, nearest
-from springtide.model.endpoints import Guarantee
-from springtide.model.publisher import PublishedSink, Publisher, Refusal
+from springtide.model.publisher import Guarantee, PublishedSink, Publisher, Refusal
 
 
 @dataclass(frozen=True)
 class PostgresSink(PublishedSink):
-    """A table of PostgreSQL. ``mode``: "append" or "upsert" by ``keys``. ``create``: make the table if there is none.
+    """A table of PostgreSQL, appended to, or with the rows of the same ``keys`` replaced. ``create``: make it if there is none.
 
     ``refused``: what happens to a record that the database refuses, "dead-letter" or "stop". ``connections``: over how many
     parts of a batch are written at the same time.
@@ -25,19 +24,24 @@ class PostgresSink(PublishedSink):
 
     database: Database
     table: tuple[str, ...]
-    mode: str = "append"
     keys: tuple[str, ...] = ()
     create: bool = False
     refused: str = "dead-letter"
     connections: int = 4
-    guarantee = Guarantee.EXACTLY_ONCE
-
-    def publisher(self, identity: str, schema: pa.Schema, stopped: Callable[[], bool]) -> Publisher:
-        self.check(schema)
-        return PostgresPublisher(self, identity, schema, stopped)
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     def check(self, schema: pa.Schema) -> None:
-        """TopologyError if records of this schema cannot be written."""
+        self.check_schema(schema)
+        connections = Connections(self.database, "springtide check", "SELECT 1")
+        try:
+            with errors(self.describe(), starting=True), connections.lent() as connection:
+                if not self.create or tables.exists(connection, self.table):
+                    tables.found(connection, self.table, schema, self.keys)
+        finally:
+            connections.close()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """TopologyError if no table can hold records of this schema."""
         lines.check(schema)
         for key in self.keys:
             position = schema.get_field_index(key)
@@ -48,8 +52,8 @@ class PostgresSink(PublishedSink):
                     f"postgres: key {key!r} may be None, and a row without a key is never found again; declare it without None"
                 )
 
-    def staged_schema(self, schema: pa.Schema) -> pa.Schema:
-        return lines.STAGED
+    def publisher(self, identity: str, schema: pa.Schema, stopped: Callable[[], bool]) -> Publisher:
+        return PostgresPublisher(self, identity, schema, stopped)
 
     def stage(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Refusal]]:
         return lines.encoded(records)

@@ -18,6 +18,8 @@ QUERY_KEYS = 1_000
 NAME = "springtide lookup"
 SESSION = "SET default_transaction_read_only = on; SET TimeZone = 'UTC'"
 """A lookup only reads, even if the query calls functions."""
+NUMBER = "springtide_number"
+_TYPES = "SELECT oid::bigint AS number, format_type(oid, NULL) AS name FROM pg_type WHERE oid = ANY(%s)"
 AS_TEXT = ("uuid", "inet", "cidr")
 """Types that psycopg reads as objects of Python that no field of a record can have."""
 
@@ -69,30 +71,35 @@ class PostgresRows(Rows):
     @cached_property
     def types(self) -> Mapping[str, str]:
         """The columns of the query, with their types."""
+        sql = needed("psycopg.sql")
         with self._connections.lent() as connection:
-            cursor = connection.execute(self._from() + needed("psycopg.sql").SQL(" LIMIT 0"), [])
-            found = {column.name: column.type_code for column in cursor.description}
-            names = connection.execute("SELECT oid::bigint AS oid, format_type(oid, NULL) AS name FROM pg_type WHERE oid = ANY(%s)",
-                                       [list(found.values())])  # fmt: skip
-            by_number = {row["oid"]: row["name"] for row in names}
-        return {name: by_number[number] for name, number in found.items()}
+            cursor = connection.execute(sql.SQL("SELECT * FROM {} AS q LIMIT 0").format(self._query), [])
+            numbers = {column.name: column.type_code for column in cursor.description}
+            named = connection.execute(_TYPES, [list(numbers.values())]).fetchall()
+        names = {row["number"]: row["name"] for row in named}
+        return {name: names[number] for name, number in numbers.items()}
 
     @cached_property
     def _statement(self) -> Any:
-        """The query with a condition for a list of keys: an array for each column."""
+        """The rows of lists of keys, an array for each column, with the number of their key: so the database alone decides
+        which values are equal, and a text in capitals finds the UUID that is stored in small letters."""
         sql = needed("psycopg.sql")
-        columns = [sql.SQL("q.") + sql.Identifier(name) for name in self._lookup.columns]
+        columns = [sql.Identifier("q", name) for name in self._lookup.columns]
         arrays = [sql.SQL("%s::" + self.types[name] + "[]") for name in self._lookup.columns]
-        if len(columns) == 1:
-            return self._from() + sql.SQL(" WHERE ") + columns[0] + sql.SQL(" = ANY(") + arrays[0] + sql.SQL(")")
-        comma = sql.SQL(", ")
-        keys = sql.SQL("(SELECT * FROM unnest(") + comma.join(arrays) + sql.SQL("))")
-        return self._from() + sql.SQL(" WHERE (") + comma.join(columns) + sql.SQL(") IN ") + keys
+        keys = [sql.Identifier(f"k{n}") for n in range(len(columns))]
+        comma, both = sql.SQL(", "), sql.SQL(" AND ")
+        return sql.SQL(
+            "SELECT {number}, q.* FROM unnest({arrays}) WITH ORDINALITY AS k ({keys}, {number}) JOIN {query} AS q ON {equal}"
+        ).format(
+            number=sql.Identifier(NUMBER), arrays=comma.join(arrays), keys=comma.join(keys), query=self._query,
+            equal=both.join(sql.SQL("{} = k.{}").format(*pair) for pair in zip(columns, keys, strict=True)),
+        )  # fmt: skip
 
-    def _from(self) -> Any:
+    @property
+    def _query(self) -> Any:
         """The query in parentheses; the line break ends a comment."""
         sql = needed("psycopg.sql")
-        return sql.SQL("SELECT * FROM (") + sql.SQL(self._lookup.query.replace("%", "%%")) + sql.SQL("\n) AS q")
+        return sql.Composed([sql.SQL("("), sql.SQL(self._lookup.query.replace("%", "%%")), sql.SQL("\n)")])
 
     def fetch(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         slices = [keys[first : first + QUERY_KEYS] for first in range(0, len(keys), QUERY_KEYS)]
@@ -100,28 +107,28 @@ class PostgresRows(Rows):
         found: dict[Key, list[Row]] = defaultdict(list)
         try:
             self._statement  # noqa: B018  made by one thread
-            if threads == 1:
-                answers = [self._answers(slices)]
-            else:
-                with ThreadPoolExecutor(threads, "springtide-lookup") as pool:
-                    answers = list(pool.map(self._answers, [slices[n::threads] for n in range(threads)]))
+            with ThreadPoolExecutor(threads, "springtide-lookup") as pool:
+                for answers in pool.map(self._answers, [slices[n::threads] for n in range(threads)]):
+                    for key, row in answers:
+                        found[key].append(row)
         except needed().Error as error:
             if refuses(error):
                 raise KeyRefused(reason(error)) from None
             raise LookupUnavailable(reason(error)) from None
-        for row in (row for rows in answers for row in rows):
-            found[tuple(row[name] for name in self._lookup.columns)].append(row)
         return found
 
-    def _answers(self, slices: Sequence[Sequence[Key]]) -> list[Row]:
+    def _answers(self, slices: Sequence[Sequence[Key]]) -> list[tuple[Key, Row]]:
+        """The rows of several lists of keys; all queries are sent before the first answer is awaited."""
         with self._connections.lent() as connection:
             for name in AS_TEXT:
                 connection.adapters.register_loader(name, needed("psycopg.types.string").TextLoader)
             with connection.pipeline():
-                asked = [
-                    connection.execute(self._statement, [list(part) for part in zip(*keys, strict=True)]) for keys in slices
+                asked = [connection.execute(self._statement, list(map(list, zip(*keys, strict=True)))) for keys in slices]
+                return [
+                    (keys[row.pop(NUMBER) - 1], row)
+                    for keys, cursor in zip(slices, asked, strict=True)
+                    for row in cursor.fetchall()
                 ]
-                return [row for cursor in asked for row in cursor]
 
     def close(self) -> None:
         self._connections.close()

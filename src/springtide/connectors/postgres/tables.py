@@ -74,8 +74,12 @@ def made(connection: Any, name: Sequence[str], schema: pa.Schema, keys: Sequence
     connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(sql.Identifier(*name), sql.SQL(", ").join(parts)))
 
 
-def found(connection: Any, name: Sequence[str], schema: pa.Schema, keys: Sequence[str], upserts: bool) -> Table:
-    """The table of a name, if it fits the records; OptionError says what does not, and how to mend it."""
+def exists(connection: Any, name: Sequence[str]) -> bool:
+    return connection.execute(_TABLE, [_quoted(connection, *name)]).fetchone() is not None
+
+
+def found(connection: Any, name: Sequence[str], schema: pa.Schema, keys: Sequence[str]) -> Table:
+    """The table of a name. OptionError says what does not fit the records, or the keys of an upsert, and how to mend it."""
     quoted = _quoted(connection, *name)
     row = connection.execute(_TABLE, [quoted]).fetchone()
     if row is None:
@@ -91,14 +95,14 @@ def found(connection: Any, name: Sequence[str], schema: pa.Schema, keys: Sequenc
             f"postgres: {table} is unlogged or temporary, so that a crash of the server would empty it and lose records; run:"
             f" ALTER TABLE {quoted} SET LOGGED"
         )
-    rights = "SELECT, INSERT, UPDATE" if upserts else "INSERT"
-    if not inserts or (upserts and not updates):
+    rights = "SELECT, INSERT, UPDATE" if keys else "INSERT"
+    if not inserts or (keys and not updates):
         user = connection.info.user
         raise OptionError(
             f"postgres: user {user!r} may not write {table}; run: GRANT {rights} ON {quoted} TO {_quoted(connection, user)}"
         )
     _check_columns(connection, table, quoted, [_column(each) for each in connection.execute(_COLUMNS, [number])], schema)
-    if upserts:
+    if keys:
         _check_unique(connection, table, quoted, keys)
     return table
 

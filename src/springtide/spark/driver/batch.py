@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,10 +22,14 @@ from springtide.policy.group.cost_key import NOTHING, Variance
 from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.pipeline import BatchOutcome, Pipeline
+from springtide.spark.driver.published import Unpublished
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.streams import Streams
 from springtide.spark.shared.report import Report
 from springtide.spark.state.book import StateBook
+
+HALT_S = 5.0
+"""Limits the wait until the query is halted, after a batch found that the run has to end. The driver looks every 0.1 s."""
 
 
 class BatchRefused(Exception):
@@ -53,6 +58,7 @@ class BatchRunner:
         self.failure: Exception | None = None  # since the last successful batch
         self.latest: int | None = None  # the batch that began last
         self.given_up = False  # the driver cancelled the batch, so its failure is expected
+        self._published: dict[str, int] = dict(last.get("published", {}))  # by published sink, the last batch with output
         self._epoch = checkpoint.epoch
         self._retired = False
         self._start_lock = threading.Lock()
@@ -79,6 +85,9 @@ class BatchRunner:
             pause_s = self._batch(frame, batch)
             self.failure = None
             return pause_s
+        except Unpublished:
+            self._stop.wait(HALT_S)
+            raise BatchRefused from None
         except Exception as error:
             if self.given_up:
                 raise BatchRefused from None
@@ -114,7 +123,8 @@ class BatchRunner:
         begun = time.monotonic()
         manifest = self._checkpoint.manifest(batch)
         if manifest is not None:
-            self._sinks.publish(self._sinks.located(batch, manifest["receipts"]))  # step 7, which a crash may have prevented
+            # step 7, which a crash may have prevented
+            self._sinks.publish(batch, self._sinks.located(batch, manifest["receipts"]))
             return 0.0
         try:
             report = self._process(frame, batch)
@@ -134,8 +144,8 @@ class BatchRunner:
         4. The driver checks every staged file against its receipt: it commits no file that it cannot read back.
         5. At-least-once sinks get the batch. A crash before step 6 delivers it again, with the same number and records.
         6. The rename of the manifest is the commit. Before it the batch is repeated as a whole, after it never again.
-        7. The staged files are published: a rename makes them visible to readers. After a crash before it, the next start
-           publishes the files that the manifest names, and removes all others.
+        7. The staged files are published: a rename makes them visible to readers, or their records are sent to the sink. After
+           a crash before it, the next start publishes the files that the manifest names, and removes all others.
         """
         started = time.time()
         self._checkpoint.begin(batch, handed_on=self._sinks.hand_on)  # 1
@@ -156,10 +166,11 @@ class BatchRunner:
             "plan": plan.to_json(),
             "receipts": receipts,
             "sources": totals,
+            **self._with_output(batch, receipts),
             **(self._state.after(batch, outcome.tasks) if self._state else {}),
         }
         self._checkpoint.commit(manifest)  # 6
-        self._sinks.publish(outputs)  # 7
+        self._sinks.publish(batch, outputs)  # 7
         if self._state:
             self._state.committed(manifest)
         committed = time.time()
@@ -169,6 +180,12 @@ class BatchRunner:
         self._oldest_s = max(ages, default=math.inf if any(task.shed for task in outcome.tasks) else 0.0)
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
         return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
+
+    def _with_output(self, batch: int, receipts: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+        """By published sink, the last batch with output for it, for the manifest: the sink's mark has to agree with it."""
+        sinks = {receipt["sink"] for receipt in receipts if receipt["sink"] in self._sinks.publications}
+        self._published |= dict.fromkeys(sinks, batch)
+        return {"published": dict(self._published)} if self._published else {}
 
     def _planned(self, batch: int) -> Plan:
         """The plan of this batch: the stored plan if the batch may have run before, else the plan in force."""

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from springtide.model.state import moment
 from springtide.processors.aggregating import CLOSE
 from springtide.processors.processor import Clock
-from springtide.spark.driver.batch import BatchRunner
+from springtide.spark.driver.batch import BatchRefused, BatchRunner
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.last_batch import LastBatch
 from springtide.spark.private.query import empty_like
@@ -124,6 +124,8 @@ def run(runner: BatchRunner, frame: DataFrame, batch: int, last_batch: LastBatch
 
     threading.Thread(target=close, name="springtide-closing", daemon=True).start()
     if not last_batch.outwait(runner, lambda: not ended.wait(0.1), lambda: context.cancelJobsWithTag(tag), patient=True):
+        return False
+    if errors and isinstance(errors[0], BatchRefused):
         return False
     if errors:
         raise errors[0]

@@ -72,9 +72,12 @@ class LastBatch:
             return
         self.given_up, runner.failure = batch, None  # earlier failures are in the log
         ended = "".join(f"; ended process {w.pid} {where(self._program, w.batch, w.place)}" for w in killed)
+        left = "Nothing of it is committed; the next start processes it again"
+        if self._checkpoint.manifest(batch) is not None:
+            left = "It is committed; the next start publishes what readers cannot see yet"
         log.warning(
-            "batch %d made no progress for %.0f s and was given up, so that the run can end%s. Nothing of it is committed; the"
-            " next start processes it again", batch, self._patience_s, ended,
+            "batch %d made no progress for %.0f s and was given up, so that the run can end%s. %s",
+            batch, self._patience_s, ended, left,
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ MANIFESTS_TO_RETAIN = 100
 SHAPE = Shape(
     {"batch": (int,), "epoch": (int,)},
     {
-        "plan": (dict,), "receipts": (list,), "sources": (dict,), "state": (dict,), "times": (dict,),
+        "plan": (dict,), "receipts": (list,), "sources": (dict,), "state": (dict,), "times": (dict,), "published": (dict,),
         "offsets": (str, int),  # their text; older manifests have only its checksum
         "previous": (int, type(None)), "logs": (dict,), "topology": (dict,), "schedule": (dict,), "origins": (dict,),
         "ticks": (dict,),

@@ -30,6 +30,7 @@ from springtide.spark.driver.closing import Closed, Open
 from springtide.spark.driver.crashes import Crashes
 from springtide.spark.driver.last_batch import LastBatch
 from springtide.spark.driver.pipeline import Pipeline
+from springtide.spark.driver.published import Unpublished
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.stalls import Stalls
 from springtide.spark.driver.streams import Streams
@@ -65,6 +66,7 @@ class RunOutcome:
     ended: Ended = Ended.STOPPED
     open: dict[str, Open] | None = None  # by operator, the open windows and timers; None unless all records were processed
     given_up: int | None = None  # the batch that was cancelled to end the run
+    unpublished: int | None = None  # the committed batch that a sink does not have, as it could not be reached
 
 
 class BatchPlane:
@@ -96,7 +98,12 @@ class BatchPlane:
         )
         self._timed = {name: layout for name, layout in self._layouts.items() if any(layout.timers)}
         letters = programs.dead_letter_sink(topology, str(checkpoint.own))
-        self._sinks = Sinks(topology, letters, {n: place for n, place in {**places, "": dead}.items() if place is not None})
+        self._sinks = Sinks(
+            topology,
+            letters,
+            {n: place for n, place in {**places, "": dead}.items() if place is not None},
+            over=lambda: self._end_due() is not None,
+        )
         self._streams = Streams(topology, checkpoint)
         self._session: SparkSession | None = None
         self._jvm_lock: Any = None
@@ -121,7 +128,8 @@ class BatchPlane:
             self._raise_if_unfinished()
         self._log_end(ended)
         tables = {name: table for name in self._sinks.memory if (table := self._sinks.received(name)) is not None}
-        return RunOutcome(tables, supervisor.restarts, ended, self._left_open, self._last_batch.given_up)
+        unpublished = self._sinks.publications.unpublished
+        return RunOutcome(tables, supervisor.restarts, ended, self._left_open, self._last_batch.given_up, unpublished)
 
     def carry(self, ending: Ending) -> Ended | None:
         """Run a query to its end; advance time to the last watermark if all is processed. None: another query has to follow."""
@@ -139,7 +147,11 @@ class BatchPlane:
         unreachable = self._begin_sources(ending)
         if unreachable is not None:
             return unreachable
-        ended = self._watch(self._start(ending), ending)
+        try:
+            query_ = self._start(ending)
+        except Unpublished:
+            return self._end_due() or Ended.STOPPED
+        ended = self._watch(query_, ending)
         if ended is Ended.AVAILABLE and self._needs_confirmation():
             return None
         if not ended.is_complete:
@@ -195,9 +207,10 @@ class BatchPlane:
         self._checkpoint.next_epoch()
         self._workers.begin(self._checkpoint.epoch)
         self._sinks.prepare(session, self._checkpoint)
+        program = self._program.with_sinks(self._sinks.publications.in_tasks())
         rehash(self._checkpoint, self._layouts)
         done, failure = self._batches, self._runner.failure if self._runner else None
-        self._pipeline = pipeline = Pipeline(session, self._program, self._checkpoint.epoch)
+        self._pipeline = pipeline = Pipeline(session, program, self._checkpoint.epoch)
         pipeline.aside = self._crashes.document()
         last = self._checkpoint.last_manifest()
         catalogs = self._checkpoint.catalogs()
@@ -389,6 +402,7 @@ class BatchPlane:
     def close(self, stop_session: bool = True) -> None:
         """Release the checkpoint and the sources, and end the session with ``stop_session``."""
         self._streams.close()
+        self._sinks.publications.close()
         self._end_merges()
         self._workers.end()
         self._unlock()

@@ -4,7 +4,7 @@ published after the commit. Every file is checked against its receipt first."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from springtide.model.endpoints import ConsoleSink, FilesSink, ForeachSink, Memo
 from springtide.model.topology import Topology
 from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
+from springtide.spark.driver.published import Publications
 from springtide.spark.driver.staged import Output, StagedFileError
 from springtide.spark.driver.starting import hands_on
 from springtide.spark.driver.undo import take_back
@@ -34,10 +35,18 @@ AS_BEFORE = "start once with the sinks' paths as they were"
 class Sinks:
     """The sinks of one topology, on the driver. ``places``: the staging folder of each, "" for dead letters."""
 
-    def __init__(self, topology: Topology, dead_letters: FilesSink, places: Mapping[str, Staging]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        dead_letters: FilesSink,
+        places: Mapping[str, Staging],
+        over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``over``: whether the run has to end, so that it waits no longer for a sink that cannot be reached."""
         self._topology = topology
         self._dead_letters = dead_letters
         self._places = places
+        self.publications = Publications(topology, over)
         self.memory: dict[str, dict[int, list[pa.Table]]] = {}  # by name and batch: a repeated batch replaces itself
 
     def prepare(self, session: SparkSession, checkpoint: Checkpoint) -> None:
@@ -47,6 +56,7 @@ class Sinks:
             if isinstance(operator.sink, FilesSink):
                 Path(operator.sink.path).mkdir(parents=True, exist_ok=True)
         Path(self._dead_letters.path).mkdir(parents=True, exist_ok=True)
+        self.publications.prepare(checkpoint)
         self._settle(checkpoint)
         for place in self._places.values():
             staged.sweep(place, checkpoint.epoch)
@@ -71,7 +81,7 @@ class Sinks:
         if finished:
             return
         try:
-            self.publish(outputs)
+            self.publish(batch, outputs)
         except StagedFileError as damage:
             take_back(checkpoint, batch, str(damage), [output.target for output in outputs if output.target is not None])
 
@@ -143,19 +153,21 @@ class Sinks:
         parts = [table for _, tables in sorted(self.memory[name].items()) for table in tables]
         return pa.concat_tables(parts) if parts else None
 
-    def publish(self, outputs: Outputs) -> None:
+    def publish(self, batch: int, outputs: Outputs) -> None:
         """Make a committed batch visible, and remove files that only the driver had to read. Idempotent.
 
         All files are checked before the first file is moved.
         """
         hidden = [output for output in outputs if output.target is not None and staged.is_hidden(output)]
+        self.publications.check(batch, outputs)
         for output in hidden:
             staged.publish(output)
         for output in outputs:
-            if output.target is None:
+            if output.target is None and output.receipt.sink not in self.publications:
                 output.staged.unlink(missing_ok=True)
         for folder in {output.target.parent for output in outputs if output.target is not None}:
             sync_folder(folder)
+        self.publications.publish(batch, outputs)
 
 
 def _frame(session: SparkSession, outputs: Outputs, schema: pa.Schema) -> DataFrame:

@@ -100,6 +100,13 @@ def check_staged(output: Output) -> None:
     raise StagedFileError(f"{wrote}, and now it {fault}; nothing of the batch was committed")
 
 
+def check_waiting(output: Output) -> None:
+    """Refuse to publish a committed file that is gone or damaged: the batch has to be computed again."""
+    fault = _fault(output.staged, output.receipt)
+    if fault is not None:
+        raise StagedFileError(f"the staged file {output.staged} {fault}, and sink {output.receipt.sink!r} does not have it")
+
+
 def is_hidden(output: Output) -> bool:
     """Whether a committed file still has to be published. It has not if its target exists unchanged."""
     fault = _fault(output.staged, output.receipt)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from springtide.errors import TopologyError
 from springtide.model import schema as schemas
 from springtide.model.endpoints import DataFrameSource, DiscardSink, FilesSink
+from springtide.model.publisher import PublishedSink
 from springtide.model.source import Reader, Source
 from springtide.model.topology import DEAD_LETTERS, EventTime, Kind, OnCrash, OnError, Operator, Topology
 from springtide.policy.group import Grouping, Learner
@@ -63,6 +64,7 @@ class Node:
     learns_by_key: bool = True
     on_crash: OnCrash = OnCrash.STOP
     source: Source | None = None  # for sources that tasks read
+    sink: PublishedSink | None = None  # for sinks outside the file system
 
     @cached_property
     def reader(self) -> Reader:
@@ -87,6 +89,10 @@ class Program:
     dead_letters: Staging
     seed: int = 0  # of the hash by which groupings route and learn
     workers: str = ""  # the folder for the pages of workers; "" for none
+
+    def with_sinks(self, sinks: Mapping[str, PublishedSink]) -> Program:
+        """The same program, whose tasks stage for published sinks by these declarations."""
+        return replace(self, nodes=tuple(replace(n, sink=sinks[n.name]) if n.name in sinks else n for n in self.nodes))
 
     def fed_from(self, level: int) -> frozenset[int]:
         """The operators behind a shuffle to which the stage of a level may send records."""

@@ -127,8 +127,8 @@ class Functions:
         try:
             if deaths is not None:
                 raise Crashed(deaths)
-            selecting = isinstance(node.function, Selecting)
-            result, failures = node.function.split(batch) if selecting else (node.function(batch), [])
+            function: Any = node.function
+            result, failures = function.split(batch) if isinstance(function, Selecting) else (function(batch), [])
             if not isinstance(result, pa.RecordBatch):
                 raise TypeError(f"map_batches wants a pyarrow.RecordBatch back, got {type(result).__name__}")
             assert node.schema is not None
@@ -139,8 +139,8 @@ class Functions:
             for row in batch.to_pylist():
                 self._account.failed(node, row, error)
             return Chunk(node.schema, batch=pa.RecordBatch.from_pylist([], schema=node.schema))
-        for index, error in failures:
-            self._account.failed(node, batch.slice(index, 1).to_pylist()[0], error)
+        for index, fault in failures:
+            self._account.failed(node, batch.slice(index, 1).to_pylist()[0], fault)
         return Chunk(node.schema, batch=fitted)  # the origins of its rows are unknown
 
     def before_call(self, node: Node) -> Callable[[], None]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from springtide.model.publisher import PublishedSink
 from springtide.model.schema import microseconds
 from springtide.model.topology import PASSING, Kind
 from springtide.policy.group.cost_key import variances
@@ -31,7 +33,7 @@ from springtide.spark.task.account import Account, Stop
 from springtide.spark.task.chunk import Chunk
 from springtide.spark.task.context import aside
 from springtide.spark.task.functions import Functions
-from springtide.spark.task.letters import LETTER
+from springtide.spark.task.letters import LETTER, readable_row
 from springtide.spark.task.meter import Meter
 from springtide.spark.task.outbox import Outbox
 
@@ -140,8 +142,21 @@ class Task:
     def _stage(self, node: Node, chunk: Chunk) -> None:
         batch = chunk.batch()
         self.account.sinks[node.name] = self.account.sinks.get(node.name, 0) + batch.num_rows
-        if node.staging is not None:
+        if node.sink is not None:
+            batch = self._accepted(node, node.sink, batch)
+        if node.staging is not None and batch.num_rows:
             self._staged.setdefault(node.number, []).append(batch)
+
+    def _accepted(self, node: Node, sink: PublishedSink, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records as a sink wants them staged; those that it cannot take become its dead letters."""
+        accepted, refused = sink.stage(batch)
+        for refusal in refused:
+            self._refuse(node, readable_row(pa.Table.from_batches([batch.slice(refusal.index, 1)])), refusal.error)
+        return accepted
+
+    def _refuse(self, node: Node, record: dict[str, Any], error: Exception) -> None:
+        self.account.misfit(node, record, error)
+        self.account.sinks[node.name] -= 1
 
     def finish(self) -> Iterator[bytes]:
         """Stage the output for sinks, and send blocks and the report: pairs of target and block, for Spark."""
@@ -169,8 +184,7 @@ class Task:
             written = staging.write(node.staging, node.name, attempt, batches)
             self.account.receipts += written.receipts
             for refusal in written.refused:  # become dead letters of the sink
-                self.account.misfit(node, refusal.record, refusal.error)
-                self.account.sinks[node.name] -= 1
+                self._refuse(node, refusal.record, refusal.error)
         if self.account.letters:
             letters = [
                 {"topology": self.program.topology, "batch": self.batch, **vars(letter)} for letter in self.account.letters
