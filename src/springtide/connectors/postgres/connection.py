@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from springtide.errors import OptionError, SetupError
+from springtide.errors import OptionError, RunError, SetupError
+from springtide.model.publisher import SinkUnavailable
 from springtide.model.secret import Secret
 
 SECRETS = ("password", "sslpassword")
@@ -148,3 +149,19 @@ def reason(error: BaseException) -> str:
     """The server's message in one line."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     return " ".join(str(primary or error).split()) or type(error).__name__
+
+
+@contextlib.contextmanager
+def errors(where: str, starting: bool = False) -> Iterator[None]:
+    """Errors of psycopg as Springtide's. ``starting``: when they are most likely those of the declaration."""
+    try:
+        yield
+    except needed().Error as error:
+        text = f"{where}: {reason(error)}"
+        if starting and rejects_login(error):
+            raise OptionError(f"{text}; correct the URL or password=") from None
+        if waits(error):
+            raise SinkUnavailable(text) from None
+        if starting:
+            raise OptionError(f"{text}; correct the table, or the rights of the user") from None
+        raise RunError(f"{text}; the batch is committed, and the next start writes the rest of it. Mend the table") from None

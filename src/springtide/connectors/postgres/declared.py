@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from springtide.connectors.postgres import lines, tables
-from springtide.connectors.postgres.connection import Connections, Database
-from springtide.connectors.postgres.publisher import PostgresPublisher, errors
+from springtide.connectors.postgres.connection import Connections, Database, errors
 from springtide.errors import TopologyError, nearest
 from springtide.model.publisher import Guarantee, PublishedSink, Publisher, Refusal
 
@@ -53,6 +52,8 @@ class PostgresSink(PublishedSink):
                 )
 
     def publisher(self, identity: str, schema: pa.Schema, stopped: Callable[[], bool]) -> Publisher:
+        from springtide.connectors.postgres.publisher import PostgresPublisher  # Parquet, which tasks do not need
+
         return PostgresPublisher(self, identity, schema, stopped)
 
     def stage(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Refusal]]:

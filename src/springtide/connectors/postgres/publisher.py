@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from springtide.connectors.postgres import lines, tables
-from springtide.connectors.postgres.connection import Connections, needed, reason, refuses, rejects_login, waits
+from springtide.connectors.postgres.connection import Connections, errors, needed, reason, refuses
 from springtide.connectors.postgres.ledger import Declined, Ledger
 from springtide.connectors.postgres.writing import Appending, Upserting, Writing
-from springtide.errors import OptionError, RecordError, RunError
+from springtide.errors import RecordError
 from springtide.model.publisher import Guarantee, Mark, Part, Publisher, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -194,22 +194,6 @@ def chunks(part: Part) -> Iterator[tuple[int, pa.Array]]:
         for batch in file.iter_batches(ROWS, columns=[lines.LINE]):
             yield first, batch.column(0)
             first += batch.num_rows
-
-
-@contextlib.contextmanager
-def errors(where: str, starting: bool = False) -> Iterator[None]:
-    """Errors of psycopg as Springtide's. ``starting``: when they are most likely those of the declaration."""
-    try:
-        yield
-    except needed().Error as error:
-        text = f"{where}: {reason(error)}"
-        if starting and rejects_login(error):
-            raise OptionError(f"{text}; correct the URL or password=") from None
-        if waits(error):
-            raise SinkUnavailable(text) from None
-        if starting:
-            raise OptionError(f"{text}; correct the table, or the rights of the user") from None
-        raise RunError(f"{text}; the batch is committed, and the next start writes the rest of it. Mend the table") from None
 
 
 def content(chunk: pa.Array) -> Any:
