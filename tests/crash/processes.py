@@ -45,6 +45,8 @@ class Member:
 class Job:
     """A job's process, with all that it started. Started again, it goes on from the same checkpoint."""
 
+    script = job.__file__
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.starts = 0
@@ -68,7 +70,7 @@ class Job:
         self.starts += 1
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, job.__file__], env={**os.environ, **settings.environment()}, cwd=settings.root,
+                [sys.executable, self.script], env={**os.environ, **settings.environment()}, cwd=settings.root,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self._root = psutil.Process(self._process.pid)

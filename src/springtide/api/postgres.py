@@ -44,7 +44,7 @@ def sink(
             else f"postgres: keys={keys!r} is for mode='upsert'; with mode='append' leave it out"
         )
     if guarantee not in list(Guarantee):
-        raise OptionError(f"postgres: guarantee={guarantee!r}; {nearest(str(guarantee), list(Guarantee))}")
+        raise OptionError(f"postgres: guarantee={guarantee!r}; {nearest(str(guarantee), map(str, Guarantee))}")
     if not isinstance(create, bool):
         raise OptionError(f"postgres: create={create!r} is not allowed; give True to make the table, or False")
     return PostgresSink(

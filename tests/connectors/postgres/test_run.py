@@ -142,13 +142,13 @@ def test_no_secret_is_in_what_a_run_leaves(job: Job, caplog: pytest.LogCaptureFi
     assert secret not in str(job.topology()) + repr(job.topology()) + job.topology().mermaid()
 
 
-def test_a_lost_ledger_is_noticed_and_can_be_made_anew(job: Job) -> None:
+def test_a_table_that_was_put_back_from_a_copy_is_noticed(job: Job) -> None:
     job.run()
     postgres = job.server
     postgres.rows(
         "UPDATE springtide_ledger SET batch = batch - 2, done = '{}', parts = 0 WHERE target LIKE %s", [f"%{job.trips}"]
     )
-    with pytest.raises(CheckpointError, match="springtide_ledger, is at batch .*: the sink lost output"):
+    with pytest.raises(CheckpointError, match=r"springtide_ledger, is at batch .*: the sink lost output"):
         job.run()
 
 
