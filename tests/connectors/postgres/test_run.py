@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import sys
 import threading
 import time
+import types
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +143,23 @@ def test_no_secret_is_in_what_a_run_leaves(job: Job, caplog: pytest.LogCaptureFi
     files = [path for path in job.root.rglob("*") if path.is_file()]
     assert len(files) > 10 and not [path for path in files if secret.encode() in path.read_bytes()]
     assert secret not in str(job.topology()) + repr(job.topology()) + job.topology().mermaid()
+
+
+def test_the_page_runs(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/postgres.md, with this server in its URL."""
+    page = (Path(__file__).parents[3] / "docs" / "postgres.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n# trips.py\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    monkeypatch.setenv("PGPASS", job.server.password.resolve())
+    module = types.ModuleType("trips")
+    monkeypatch.setitem(sys.modules, "trips", module)
+    job.server.rows("DROP TABLE IF EXISTS routes, trips; CREATE TABLE routes AS SELECT 'r1' AS id, 'One' AS name")
+    url = "postgresql://app@db:5432/shop?sslmode=verify-full"
+    assert url in code[1]
+    exec(code[1].replace(url, job.server.url), vars(module))
+    st.run(module.topology, spark=job.spark, checkpoint=job.root / "checkpoint", runs=job.root / "runs", batches=3)
+    found = job.server.rows("SELECT count(*), count(DISTINCT id), count(name) FILTER (WHERE route <> 'r1') FROM trips")
+    assert found[0][0] == found[0][1] > 0 and found[0][2] == 0
 
 
 def test_a_table_that_was_put_back_from_a_copy_is_noticed(job: Job) -> None:
