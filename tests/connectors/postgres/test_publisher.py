@@ -36,9 +36,11 @@ def test_parts_are_appended_and_a_batch_that_comes_again_changes_nothing(postgre
     for _ in range(2):
         writer.publish(7, with_all)
         assert postgres.rows(f"SELECT count(*), count(DISTINCT id), max(name) FROM {table}") == [(20_001, 20_001, "x9999")]
-    writer.publish(9, parts(tmp_path, range(20_001, 20_002)))
-    assert postgres.rows(f"SELECT count(*) FROM {table}") == [(20_002,)]
-    assert postgres.rows("SELECT batch, parts, written FROM springtide_ledger WHERE sink = 'check/a'") == [(9, 1, 20_002)]
+    later = parts(tmp_path, *(range(n, n + 1) for n in range(20_001, 20_004)))
+    for _ in range(2):
+        writer.publish(9, later)
+    assert postgres.rows(f"SELECT count(*) FROM {table}") == [(20_004,)]
+    assert postgres.rows("SELECT batch, parts, written FROM springtide_ledger WHERE sink = 'check/a'") == [(9, 3, 20_004)]
 
 
 def test_a_part_that_was_written_before_a_crash_is_left_out(postgres: Server, tmp_path: Path) -> None:

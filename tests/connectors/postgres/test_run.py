@@ -55,6 +55,7 @@ class Job:
     trips: str
     latest: str
     routes: str
+    patience: str = "30s"
 
     @property
     def access(self) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class Job:
         url = self.server.url
         names = st.lookup.postgres(url, f"SELECT id AS route, name FROM {self.routes}", key="route", **self.access)
         source = st.source.generate(trip, rate=1e6, limit=LIMIT, max_records=500)
-        named = source.lookup(names, into=Named, grouping="round-robin", ttl="0s")
+        named = source.lookup(names, into=Named, grouping="round-robin", ttl="0s", patience=self.patience)
         appended = named.to(st.sink.postgres(url, self.trips, create=True, **self.access, **options), name="trips")
         latest = named.key_by("route").to(
             st.sink.postgres(url, self.latest, mode="upsert", keys="route", create=True, **self.access), name="latest"
@@ -112,7 +113,10 @@ def test_records_are_looked_up_and_written_once(job: Job) -> None:
     job.check()
 
 
-def test_a_run_waits_for_a_server_that_goes_away(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("patience", ["30s", "0s"])
+def test_a_run_waits_for_a_server_that_goes_away(job: Job, patience: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Without patience the tasks of a lookup fail, and their batch is tried again: its records are no dead letters."""
+    job.patience = patience
     over = threading.Event()
 
     def restarts() -> None:
@@ -134,6 +138,7 @@ def test_a_run_waits_for_a_server_that_goes_away(job: Job, caplog: pytest.LogCap
         over.set()
         killer.join()
     job.check()
+    assert len(job.letters()) == 6
 
 
 def test_no_secret_is_in_what_a_run_leaves(job: Job, caplog: pytest.LogCaptureFixture) -> None:

@@ -140,9 +140,9 @@ def rejects_login(error: BaseException) -> bool:
 
     libpq gives no state for errors while it connects, so this goes by the server's words, which are English with LC_MESSAGES=C.
     """
-    state = getattr(error, "sqlstate", None) or ""
-    words = ("authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry", "permission denied")
-    return state[:2] in ("28", "3D") or any(word in str(error) for word in words)
+    state = getattr(error, "sqlstate", None)
+    words = ("authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
+    return state[:2] in ("28", "3D") if state else any(word in str(error) for word in words)
 
 
 def reason(error: BaseException) -> str:
