@@ -54,10 +54,10 @@ def _lines(records: pa.RecordBatch) -> pa.Array:
 
 
 def values(line: bytes) -> list[str | None]:
-    """The columns of a line.
+    r"""The columns of a line.
 
-    >>> values(rb"1\ta\\tb\t\\N" + b"\\n")
-    ['1', 'a\\tb', None]
+    >>> values(b"1\ta\\tb\t\\N\n")
+    ['1', 'a\tb', None]
     """
     parts = line.decode().removesuffix("\n").split("\t")
     return [None if part == NULL else _ESCAPED.sub(lambda found: _PLAIN[found[0]], part) for part in parts]
