@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from springtide.api.kafka_sink import kafka as kafka
+from springtide.api.kafka_sink import kafka
+from springtide.api.postgres import sink as postgres
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model.duration import seconds
 from springtide.model.endpoints import ConsoleSink, DiscardSink, FilesSink, ForeachSink, MemorySink, Rolling, TableSink
+
+__all__ = ["console", "discard", "files", "foreach", "kafka", "memory", "postgres", "table"]
 
 FORMATS = ("csv", "json", "parquet")
 ROLL_SIZE = 128 << 20
