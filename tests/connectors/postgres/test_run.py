@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import re
 import sys
 import threading
 import time
-import types
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,13 +156,19 @@ def test_the_page_runs(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     code = re.search(r"```python\n# trips.py\n(.*?)```", page, re.DOTALL)
     assert code is not None
     monkeypatch.setenv("PGPASS", job.server.password.resolve())
-    module = types.ModuleType("trips")
-    monkeypatch.setitem(sys.modules, "trips", module)
     job.server.rows("DROP TABLE IF EXISTS routes, trips; CREATE TABLE routes AS SELECT 'r1' AS id, 'One' AS name")
     url = "postgresql://app@db:5432/shop?sslmode=verify-full"
     assert url in code[1]
-    exec(code[1].replace(url, job.server.url), vars(module))
-    st.run(module.topology, spark=job.spark, checkpoint=job.root / "checkpoint", runs=job.root / "runs", batches=3)
+    (job.root / "trips.py").write_text(code[1].replace(url, job.server.url), encoding="utf-8")
+    monkeypatch.syspath_prepend(job.root)
+    monkeypatch.delitem(sys.modules, "trips", raising=False)
+    st.run(
+        importlib.import_module("trips").topology,
+        spark=job.spark,
+        checkpoint=job.root / "checkpoint",
+        runs=job.root / "runs",
+        batches=3,
+    )
     found = job.server.rows("SELECT count(*), count(DISTINCT id), count(name) FILTER (WHERE route <> 'r1') FROM trips")
     assert found[0][0] == found[0][1] > 0 and found[0][2] == 0
 
