@@ -71,6 +71,7 @@ def measure(
             for job in JOBS:
                 for name in turned(tuple(engines), number):
                     answer = engines[name].run(Task(job, servers, topic, records=records))
+                    print(f"{job}, {name}: {json.dumps(answer)}", file=progress, flush=True)
                     if number:
                         drained.setdefault((name, job), []).append(answer)
             print(f"round {number} of {rounds}{' (warm-up)' if not number else ''}", file=progress, flush=True)

@@ -245,7 +245,8 @@ def _session(engine: str, jars: str) -> Any:
     java.use(java.find_java())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
-        **sessions.LOOPBACK, "spark.jars": jars, "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC",
+        **sessions.LOOPBACK, "spark.jars": jars, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(CORES), "spark.sql.streaming.numRecentProgressUpdates": "10000",
     }  # fmt: skip
     session = SparkSession.builder.master(f"local[{CORES}]").appName("bench-kafka").config(map=settings).getOrCreate()
