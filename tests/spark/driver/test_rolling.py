@@ -71,14 +71,14 @@ class Driver:
         self.place = places["out"]
         self.sinks = Sinks(topology, dead_letter_sink(topology, private), {"": dead, **{n: p for n, p in places.items() if p}})
         self.checkpoint.next_epoch()
-        self.sinks.prepare(SimpleNamespace(), self.checkpoint)  # type: ignore[arg-type]
+        self.sinks.prepare(SimpleNamespace(), self.checkpoint)
         self.tasks: list[Report] = []
         pipeline: Any = SimpleNamespace(run=lambda *_: BatchOutcome(list(self.tasks)))
-        streams: Any = SimpleNamespace(parts=lambda *_: {}, committed=lambda *_: None, backlogs=lambda *_: {})
+        streams: Any = SimpleNamespace(parts=lambda *_: {}, committed=lambda *_: None, waiting=lambda *_: {})
         control: Any = SimpleNamespace(current=lambda: Plan({}, 1, {}), routes=lambda _: {}, report=lambda _: None)
         state: Any = {}
         self.runner = BatchRunner(
-            topology, SimpleNamespace(), self.checkpoint, pipeline, self.sinks, control, streams, threading.Event(), state  # type: ignore[arg-type]
+            topology, SimpleNamespace(), self.checkpoint, pipeline, self.sinks, control, streams, threading.Event(), state
         )  # fmt: skip
 
     def batch(self, number: int, rows: list[tuple[int, str | None]], at: int) -> None:
@@ -98,7 +98,7 @@ class Driver:
                 )
                 assert not written.refused
                 self.tasks.append(Report(task, receipts=written.receipts, sinks={"out": 1}))
-        self.runner(None, number)  # type: ignore[arg-type]
+        self.runner(None, number)
         self.tasks.clear()
         (spark / "commits" / str(number)).write_text(COMMIT)
 

@@ -231,7 +231,8 @@ class BatchRunner:
         self, outcome: BatchOutcome, batch: int, plan: Plan, started: float, committed: float, rows_in: int,
         phases: dict[str, float],
     ) -> BatchReport:  # fmt: skip
-        backlogs = self._streams.backlogs(batch)
+        waiting = self._streams.waiting(batch)
+        backlogs = {name: None if waits is None else waits.records for name, waits in waiting.items()}
         sinks = {operator.name: 0 for operator in self._topology.sinks}
         for task in outcome.tasks:
             for name, count in task.sinks.items():
@@ -245,6 +246,7 @@ class BatchRunner:
             created=tuple(outcome.created) + tuple(times for task in outcome.tasks for times in task.created),
             backlog=_sum(backlogs),
             backlogs=backlogs,
+            waiting={name: vars(waits) for name, waits in waiting.items() if waits is not None and waits.files is not None},
             phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
             costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
             variances=_variances(outcome.tasks),
