@@ -59,7 +59,9 @@ class Folder:
     def listed(self) -> Iterator[Found]:
         """All files that count, in any order. Raises SourceUnavailable."""
         try:
-            infos = self.files.get_file_info(FileSelector(self.root, recursive=True))
+            files = self.files
+            stores = not isinstance(files, LocalFileSystem)  # they have no folders without files
+            infos = files.get_file_info(FileSelector(self.root, allow_not_found=stores, recursive=True))
         except (OSError, ValueError) as error:
             raise SourceUnavailable(" ".join(str(error).split())[:300]) from error
         start = len(self.root) + 1
