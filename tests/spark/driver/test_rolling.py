@@ -233,6 +233,28 @@ def killed_before_the_end(published: bool) -> Iterator[None]:
             yield
 
 
+@pytest.mark.parametrize("step", range(8))
+def test_a_roll_between_batches_survives_a_kill_at_every_step(tmp_path: Path, step: int) -> None:
+    sink = st.sink.files(tmp_path / "out", roll_every="1h", partition_by="day")
+    driver = Driver(tmp_path, sink)
+    for number in range(3):
+        driver.batch(number, [(number, "a" if number else "b")], at=number)
+    try:
+        with killed_at(step) as count:
+            driver.roll(at=SECOND, every=True)
+        assert count[0] <= step, "it has fewer steps"
+    except Killed:
+        driver.checkpoint.release()
+        driver = Driver(tmp_path, sink)
+    seen = visible(tmp_path / "out")
+    driver.batch(3, [(3, "a")], at=2 * SECOND)
+    driver.roll(at=2 * SECOND, every=True)
+    driver.checkpoint.release()
+    wanted = [(0, "b"), (1, "a"), (2, "a")]
+    assert seen in ([], wanted), "all of it or nothing"
+    assert visible(tmp_path / "out") == [*wanted, (3, "a")]
+
+
 def test_a_file_becomes_visible_once_it_is_old_or_large_enough(tmp_path: Path) -> None:
     driver = Driver(tmp_path, st.sink.files(tmp_path / "out", roll_every="10s", format="csv"))
     for number in range(5):
