@@ -37,6 +37,10 @@ class Folder:
         self._place, self._pattern = place, pattern
 
     @property
+    def is_local(self) -> bool:
+        return isinstance(self.files, LocalFileSystem)
+
+    @property
     def files(self) -> FileSystem:
         return self._opened[0]
 
@@ -59,9 +63,8 @@ class Folder:
     def listed(self) -> Iterator[Found]:
         """All files that count, in any order. Raises SourceUnavailable."""
         try:
-            files = self.files
-            stores = not isinstance(files, LocalFileSystem)  # they have no folders without files
-            infos = files.get_file_info(FileSelector(self.root, allow_not_found=stores, recursive=True))
+            stores = not self.is_local  # they have no folders without files
+            infos = self.files.get_file_info(FileSelector(self.root, allow_not_found=stores, recursive=True))
         except (OSError, ValueError) as error:
             raise SourceUnavailable(" ".join(str(error).split())[:300]) from error
         start = len(self.root) + 1

@@ -135,6 +135,13 @@ class RolledSinks:
         manifest = checkpoint.last_manifest()
         if manifest is None:
             return set()
+        try:
+            return self._settled(checkpoint, manifest)
+        except ValueError as error:
+            file = checkpoint.manifests.file(manifest["batch"])
+            raise CheckpointError(f"{file}: {error}. It was changed from outside. {ways_out(PUT_BACK, ANEW)}") from None
+
+    def _settled(self, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> set[Path]:
         batch = int(manifest["batch"])
         if manifest.get(ROLLED):
             try:
