@@ -176,8 +176,10 @@ class BatchRunner:
 
     def _rolled(self, batch: int, receipts: list[dict[str, Any]]) -> Commit:
         """The batch's output: what becomes visible now, and what waits to be rolled."""
-        now = self._checkpoint.logs.batch_time(batch)
-        return self._sinks.rolled.commit(batch, receipts, lambda: self._checkpoint.manifest(batch - 1), self._epoch, now)
+        if not self._sinks.rolled.is_used:
+            return Commit(receipts)
+        before, now = self._checkpoint.manifest(batch - 1) if batch else None, self._checkpoint.logs.batch_time(batch)
+        return self._sinks.rolled.commit(batch, receipts, before, self._epoch, now)
 
     def roll(self, now: int, every: bool = False) -> None:
         """Between two batches, roll output that has waited long enough, or ``every`` part. A batch that is to start waits."""
