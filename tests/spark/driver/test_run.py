@@ -367,9 +367,9 @@ def test_every_sink_holds_every_record_once_and_batches_are_numbered(
     seen: list[tuple[int, int]] = []
     source = numbers(1500)
     kinds: dict[str, Any] = {
-        "parquet": st.sink.files(tmp_path / "parquet"),
-        "csv": st.sink.files(tmp_path / "csv", format="csv"),
-        "json": st.sink.files(tmp_path / "json", format="json"),
+        "parquet": st.sink.files(tmp_path / "parquet", append=True),
+        "csv": st.sink.files(tmp_path / "csv", format="csv", append=True),
+        "json": st.sink.files(tmp_path / "json", format="json", append=True),
         "plain": st.sink.table("sinks.plain"),
         "fenced": st.sink.table("sinks.fenced", batch_column="batch"),
         "console": st.sink.console(rows=2),
