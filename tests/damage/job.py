@@ -141,7 +141,7 @@ def build(place: Place) -> Topology:
     return st.topology(
         "damaged",
         numbers.map(weigh, grouping="tide", by="key").to(st.sink.files(place.output / "weighed")),
-        singles.to(st.sink.files(place.output / "singles"), name="singles-files"),
+        singles.to(st.sink.files(place.output / "singles", roll_every="1h"), name="singles-files"),
         window.to(st.sink.files(place.output / "windows", format="csv")),
         numbers.union(named).key_by("key").stateful(Position, shards=SHARDS).to(
             st.sink.files(place.output / "positions", format="json")

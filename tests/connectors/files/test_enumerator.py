@@ -154,6 +154,27 @@ def test_a_file_that_grows_after_it_was_read_is_noticed(tmp_path: Path, caplog: 
             assert "changed after it was read" in caplog.text
 
 
+def test_a_folder_is_not_listed_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing takes 2 s here: the next one comes 8 s later."""
+    place = Place(tmp_path)
+    place.write("a.json", lines([1]))
+    enumerator, now, listed = place.enumerator(), [0.0], list[float]()
+    monkeypatch.setattr(enumerator, "_clock", lambda: now[0])
+    original = enumerator._folder.listed
+
+    def slow() -> Any:
+        listed.append(now[0])
+        now[0] += 2.0
+        return original()
+
+    monkeypatch.setattr(enumerator._folder, "listed", slow)
+    position = enumerator.first()
+    for _ in range(40):
+        position = enumerator.end(position)
+        now[0] += 0.5
+    assert listed == [0.0, 10.0, 20.0]
+
+
 def test_hidden_files_do_not_count(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for name in ("_SUCCESS", ".a.json", "_temporary/1.json", "a.json._COPYING_"):

@@ -321,6 +321,7 @@ def test_options_that_say_what_is_done_anyway(tmp_path: Path) -> None:
 
 
 def test_an_object_store(s3: Any, tmp_path: Path) -> None:
+    assert Place(tmp_path / "none", uri="s3://bucket/none").everything() == [], "a store has no empty folders"
     with s3.open_output_stream("bucket/in/day=1/a.json.gz", compression=None) as stream:
         stream.write(gzip.compress(lines(range(100)).encode()))
     place = Place(tmp_path, uri="s3://bucket/in")

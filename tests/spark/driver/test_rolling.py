@@ -74,7 +74,7 @@ class Driver:
         self.sinks.prepare(SimpleNamespace(), self.checkpoint)
         self.tasks: list[Report] = []
         pipeline: Any = SimpleNamespace(run=lambda *_: BatchOutcome(list(self.tasks)))
-        streams: Any = SimpleNamespace(parts=lambda *_: {}, committed=lambda *_: None, backlogs=lambda *_: {})
+        streams: Any = SimpleNamespace(parts=lambda *_: {}, committed=lambda *_: None, waiting=lambda *_: {})
         control: Any = SimpleNamespace(current=lambda: Plan({}, 1, {}), routes=lambda _: {}, report=lambda _: None)
         state: Any = {}
         self.runner = BatchRunner(
@@ -156,8 +156,8 @@ BATCHES = strategies.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
-@given(batches=BATCHES, kills=strategies.lists(strategies.integers(0, 40), max_size=3), partitioned=strategies.booleans())
+@settings(max_examples=120)
+@given(batches=BATCHES, kills=strategies.lists(strategies.integers(0, 25), max_size=3), partitioned=strategies.booleans())
 def test_every_record_is_visible_once(batches: list[Any], kills: list[int], partitioned: bool) -> None:
     """Batches of any size at any time, rolling between them, and kills before any change of a file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +173,7 @@ def test_every_record_is_visible_once(batches: list[Any], kills: list[int], part
                     with killed_at(kills[0] if kills else -1) as count:
                         driver.batch(number, rows, at)
                         if idle:
-                            driver.roll(at + SECOND)
+                            driver.roll(at + 3 * SECOND)
                     break
                 except Killed:
                     assert len(set(visible(root / "out"))) == len(visible(root / "out"))
@@ -190,6 +190,69 @@ def test_every_record_is_visible_once(batches: list[Any], kills: list[int], part
 
 def started(root: Path, sink: FilesSink) -> Driver:
     return Driver(root, sink)
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+@pytest.mark.parametrize("published", [False, True])
+def test_a_commit_that_is_taken_back_finds_the_parts_that_it_rolled(tmp_path: Path, published: bool, starts: int) -> None:
+    """The driver dies before Spark logs the commit, and the rolled file is lost: the batch runs again."""
+    sink = st.sink.files(tmp_path / "out", roll_every="2s")
+    driver = Driver(tmp_path, sink)
+    driver.batch(0, [(0, "a")], at=0)
+    with killed_before_the_end(published):
+        driver.batch(1, [(1, "a")], at=5 * SECOND)
+    for _ in range(starts - 1):  # it settles, and dies before Spark comes to the batch
+        driver.checkpoint.release()
+        driver = Driver(tmp_path, sink)
+    (rolled,) = (tmp_path / "out").rglob("*-rolled-*")
+    rolled.unlink()
+    driver.checkpoint.release()
+    driver = Driver(tmp_path, sink)
+    assert driver.checkpoint.manifest(1) is None, "taken back"
+    driver.batch(1, [(1, "a")], at=5 * SECOND)
+    assert visible(tmp_path / "out") == [(0, "a"), (1, "a")]
+    driver.batch(2, [(2, "a")], at=6 * SECOND)
+    driver.roll(at=6 * SECOND, every=True)
+    assert visible(tmp_path / "out") == [(0, "a"), (1, "a"), (2, "a")]
+    driver.checkpoint.release()
+
+
+@contextmanager
+def killed_before_the_end(published: bool) -> Iterator[None]:
+    """Die after the commit: before its files are visible, or after that."""
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        if published:
+            patch.setattr("springtide.spark.driver.batch.BatchRunner._report", killed)
+        else:
+            patch.setattr(Sinks, "publish", killed)
+        with pytest.raises(Killed):
+            yield
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_a_roll_between_batches_survives_a_kill_at_every_step(tmp_path: Path, step: int) -> None:
+    sink = st.sink.files(tmp_path / "out", roll_every="1h", partition_by="day")
+    driver = Driver(tmp_path, sink)
+    for number in range(3):
+        driver.batch(number, [(number, "a" if number else "b")], at=number)
+    try:
+        with killed_at(step) as count:
+            driver.roll(at=SECOND, every=True)
+        assert count[0] <= step, "it has fewer steps"
+    except Killed:
+        driver.checkpoint.release()
+        driver = Driver(tmp_path, sink)
+    seen = visible(tmp_path / "out")
+    driver.batch(3, [(3, "a")], at=2 * SECOND)
+    driver.roll(at=2 * SECOND, every=True)
+    driver.checkpoint.release()
+    wanted = [(0, "b"), (1, "a"), (2, "a")]
+    assert seen in ([], wanted), "all of it or nothing"
+    assert visible(tmp_path / "out") == [*wanted, (3, "a")]
 
 
 def test_a_file_becomes_visible_once_it_is_old_or_large_enough(tmp_path: Path) -> None:

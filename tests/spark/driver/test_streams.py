@@ -294,8 +294,7 @@ def test_a_backlog_is_what_came_behind_a_batch_and_unknown_while_the_source_is_a
 
 
 def test_the_backlog_of_a_source_of_spark_comes_from_the_progress_of_its_query(case: Make, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    one = case(generated("a"), st.source.files(tmp_path / "in", schema=Trip, format="json", name="b"))
+    one = case(generated("a"), st.source.dataframe(None, schema=Trip, name="b"))
     one.checkpoint.remember(SCHEDULE, {"started": T0})
     one.log(0, 10, '{"t":{"0":18}}')
     assert one.streams.backlogs(0)["b"] is None
@@ -354,8 +353,7 @@ def test_streams_are_exhausted_once_all_have_ended_and_are_read(case: Make) -> N
 
 
 def test_a_source_of_spark_never_ends(case: Make, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    one = case(generated(limit=1), st.source.files(tmp_path / "in", schema=Trip, format="json", name="files"))
+    one = case(generated(limit=1), st.source.dataframe(None, schema=Trip, name="frame"))
     one.streams.begin(at_once=True)
     one.log(0, 1, '{"logOffset":0}')
     assert not one.streams.are_exhausted(0) and not one.streams.are_all

@@ -37,6 +37,10 @@ class Folder:
         self._place, self._pattern = place, pattern
 
     @property
+    def is_local(self) -> bool:
+        return isinstance(self.files, LocalFileSystem)
+
+    @property
     def files(self) -> FileSystem:
         return self._opened[0]
 
@@ -59,7 +63,8 @@ class Folder:
     def listed(self) -> Iterator[Found]:
         """All files that count, in any order. Raises SourceUnavailable."""
         try:
-            infos = self.files.get_file_info(FileSelector(self.root, recursive=True))
+            stores = not self.is_local  # they have no folders without files
+            infos = self.files.get_file_info(FileSelector(self.root, allow_not_found=stores, recursive=True))
         except (OSError, ValueError) as error:
             raise SourceUnavailable(" ".join(str(error).split())[:300]) from error
         start = len(self.root) + 1

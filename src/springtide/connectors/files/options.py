@@ -19,7 +19,7 @@ REPLACED = {
     "latestFirst": f"the oldest files are read first; for another order, {SPARK}",
     "maxFileAge": "every file that is not read yet is read, however old it is",
     "fileNameOnly": "files are known by their paths below the folder",
-    "cleanSource": "remove or archive files yourself, once the run's sources.jsonl says that they are read",
+    "cleanSource": "remove or archive files yourself, once `waiting` in batches.jsonl says that none of them waits",
     "sourceArchiveDir": "remove or archive files yourself",
     "inferSchema": "schema= says it",
     "prefersDate": LATER,

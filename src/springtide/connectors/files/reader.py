@@ -11,11 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from springtide.connectors.files.csv_lines import CsvParser, check_header, header_of
 from springtide.connectors.files.enumerator import GO_ON
+from springtide.connectors.files.json_lines import JsonParser
 from springtide.connectors.files.lines import Block, TooLong, blocks, opened, skipped
 from springtide.connectors.files.listing import Folder, in_path
 from springtide.connectors.files.options import Options
-from springtide.connectors.files.parsing import CsvParser, JsonParser, Parser, bare, check_header, header_of
+from springtide.connectors.files.parsing import Parser, bare
 from springtide.errors import RunError
 from springtide.model.columns import check_nulls
 from springtide.model.schema import microseconds

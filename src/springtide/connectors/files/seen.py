@@ -185,7 +185,7 @@ class Seen:
         kept = {
             path: list(found)
             for path, found in self.known.items()
-            if path not in pending and (path in there or found[0] > newest - AGE_TO_FORGET_US)
+            if path in pending or path in there or found[0] > newest - AGE_TO_FORGET_US
         }
         summary = {"next": done[-1], "checksum": self.checksum(done[-1]), "seen": kept, "sampled": list(self.sampled)}
         latest = dict(sorted(self.spark.items(), key=lambda item: int(item[0]))[-3:])
@@ -194,5 +194,5 @@ class Seen:
         write_atomic(self.folder / f"seen-{done[-1]:012d}.json", {**summary, "spark": latest})
         for file in older:
             file.unlink(missing_ok=True)
-        self.known = {path: found for path, found in self.known.items() if path in kept or path in pending}
+        self.known = {path: found for path, found in self.known.items() if path in kept}
         self._drop_before(done[-1])

@@ -186,8 +186,10 @@ class BatchRunner:
 
     def _rolled(self, batch: int, receipts: list[dict[str, Any]]) -> Commit:
         """The batch's output: what becomes visible now, and what waits to be rolled."""
-        now = self._checkpoint.logs.batch_time(batch)
-        return self._sinks.rolled.commit(batch, receipts, lambda: self._checkpoint.manifest(batch - 1), self._epoch, now)
+        if not self._sinks.rolled.is_used:
+            return Commit(receipts)
+        before, now = self._checkpoint.manifest(batch - 1) if batch else None, self._checkpoint.logs.batch_time(batch)
+        return self._sinks.rolled.commit(batch, receipts, before, self._epoch, now)
 
     def roll(self, now: int, every: bool = False) -> None:
         """Between two batches, roll output that has waited long enough, or ``every`` part. A batch that is to start waits."""
@@ -247,7 +249,8 @@ class BatchRunner:
         self, outcome: BatchOutcome, batch: int, plan: Plan, started: float, committed: float, rows_in: int,
         phases: dict[str, float],
     ) -> BatchReport:  # fmt: skip
-        backlogs = self._streams.backlogs(batch)
+        waiting = self._streams.waiting(batch)
+        backlogs = {name: None if waits is None else waits.records for name, waits in waiting.items()}
         sinks = {operator.name: 0 for operator in self._topology.sinks}
         for task in outcome.tasks:
             for name, count in task.sinks.items():
@@ -261,6 +264,7 @@ class BatchRunner:
             created=tuple(outcome.created) + tuple(times for task in outcome.tasks for times in task.created),
             backlog=_sum(backlogs),
             backlogs=backlogs,
+            waiting={name: vars(waits) for name, waits in waiting.items() if waits is not None and waits.files is not None},
             phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
             costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
             variances=_variances(outcome.tasks),

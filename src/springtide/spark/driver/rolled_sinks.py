@@ -47,15 +47,18 @@ class RolledSinks:
         self._spent: list[Path] = []
         self._due_us: float | None = None  # when the first part is old enough; None: nothing waits
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a sink rolls, or output waits of one that did."""
+        return bool(self._rolling) or self._due_us is not None
+
     def commit(
-        self, batch: int, receipts: Sequence[Mapping[str, Any]], before: Callable[[], Mapping[str, Any] | None], epoch: int,
+        self, batch: int, receipts: Sequence[Mapping[str, Any]], before: Mapping[str, Any] | None, epoch: int,
         now: int,
     ) -> Commit:  # fmt: skip
-        """What a batch publishes, and what waits after it. ``before`` gives the last manifest. ``now``: when Spark planned the
+        """What a batch publishes, and what waits after it. ``before``: the last manifest. ``now``: when Spark planned the
         batch, in µs since 1970."""
-        if not self._rolling and self._due_us is None:
-            return Commit([dict(receipt) for receipt in receipts])
-        held = parts_of(before())
+        held = parts_of(before)
         rolls = self._rolling.keys() | held.keys()
         commit = Commit([dict(receipt) for receipt in receipts if receipt["sink"] not in rolls])
         for sink in sorted(rolls):
@@ -135,6 +138,13 @@ class RolledSinks:
         manifest = checkpoint.last_manifest()
         if manifest is None:
             return set()
+        try:
+            return self._settled(checkpoint, manifest)
+        except ValueError as error:
+            file = checkpoint.manifests.file(manifest["batch"])
+            raise CheckpointError(f"{file}: {error}. It was changed from outside. {ways_out(PUT_BACK, ANEW)}") from None
+
+    def _settled(self, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> set[Path]:
         batch = int(manifest["batch"])
         if manifest.get(ROLLED):
             try:

@@ -156,7 +156,8 @@ def is_hidden(output: Output) -> bool:
 def publish(output: Output) -> None:
     """Make a staged file visible to readers: one rename."""
     assert output.target is not None
-    make_folder(output.target.parent)
+    if output.receipt.place:
+        make_folder(output.target.parent)
     os.replace(output.staged, output.target)
 
 

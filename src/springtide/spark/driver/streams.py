@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from springtide.connectors.files.declared import FilesSource
 from springtide.errors import DamageError
 from springtide.model.plan import Plan
-from springtide.model.source import Enumerator, Memory, Position, Range, Source, SourceUnavailable
+from springtide.model.source import Enumerator, Memory, Position, Range, Source, SourceUnavailable, Waiting
 from springtide.model.topology import Operator, Topology
 from springtide.once import Once
 from springtide.spark.driver.adoption import adopt
@@ -228,10 +228,15 @@ class Streams:
 
     def backlogs(self, batch: int) -> dict[str, int | None]:
         """By source, the number of records that wait behind a batch; None if that is unknown now."""
-        found: dict[str, int | None] = {**dict.fromkeys(self._all), **self._lags(batch)}
+        return {name: None if waits is None else waits.records for name, waits in self.waiting(batch).items()}
+
+    def waiting(self, batch: int) -> dict[str, Waiting | None]:
+        """By source, what waits behind a batch; None if that is unknown now."""
+        found: dict[str, Waiting | None] = dict.fromkeys(self._all)
+        found |= {name: None if lag is None else Waiting(lag) for name, lag in self._lags(batch).items()}
         for stream, position, end in self._ends(batch):
             assert stream.enumerator is not None
-            found[stream.name] = None if end is None else stream.enumerator.count(position, end)
+            found[stream.name] = None if end is None else stream.enumerator.waiting(position, end)
         return found
 
     def _lags(self, batch: int) -> dict[str, int | None]:
