@@ -59,7 +59,7 @@ class Layout:
         try:
             self.opened(connection)
         finally:
-            for kind in {base for kind, _ in self.hints for base in kind.__mro__}:
+            for kind in {base for each, _ in self.hints for base in each.__mro__}:
                 if MSGSPEC_CACHE in vars(kind):
                     delattr(kind, MSGSPEC_CACHE)
 
