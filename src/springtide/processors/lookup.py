@@ -167,11 +167,10 @@ class LookupJoin(Selecting):
 
     def _waiting(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """Fetch rows; wait for a table that is away, up to the limit."""
-        rows: Rows = self._once("rows", self.lookup.open)
         until, pause, attempts = self.clock() + self.patience_s, FIRST_PAUSE_S, 0
         while True:
             try:
-                fetched = rows.fetch(keys)
+                fetched = self._fetch(keys)
                 break
             except LookupUnavailable as error:
                 attempts += 1
@@ -184,6 +183,16 @@ class LookupJoin(Selecting):
         if attempts:
             log.warning("%s is there again, after %d attempts", self.lookup.describe(), attempts)
         return fetched
+
+    def _fetch(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
+        """Any other error than that of a key is no record's fault either, such as a secret that is not set in the executors."""
+        try:
+            rows: Rows = self._once("rows", self.lookup.open)
+            return rows.fetch(keys)
+        except (KeyRefused, LookupUnavailable):
+            raise
+        except Exception as error:
+            raise LookupUnavailable(f"{type(error).__name__}: {error}") from error
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """Something that this process makes once."""

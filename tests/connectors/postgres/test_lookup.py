@@ -20,6 +20,7 @@ from springtide.connectors.postgres import lookup as lookups
 from springtide.errors import OptionError
 from springtide.model import schema as schemas
 from springtide.model.lookup import LookupUnavailable
+from springtide.model.secret import Secret
 from springtide.processors.lookup import LookupJoin
 
 OPENED: list[LookupJoin] = []
@@ -202,6 +203,15 @@ def test_a_task_waits_for_a_server_that_is_away_and_then_fails(
     impatient = replace(operator, patience_s=0.0)
     with pytest.raises(LookupUnavailable, match="1 attempts in 0 s"):
         impatient.split(trips("a"))
+
+
+def test_a_secret_that_is_missing_in_the_executors_is_no_fault_of_the_records(postgres: Server, routes: str) -> None:
+    table = api.lookup(
+        postgres.url, f"SELECT id AS route, name FROM {routes}", key="route", password=Secret("env", "NOWHERE_SET")
+    )
+    operator = joined(table, schemas.schema_of(Trip), Named, "none", 1.0, 10, 0.0)
+    with pytest.raises(LookupUnavailable, match="the environment variable NOWHERE_SET is not set"):
+        operator.split(trips("a"))
 
 
 def test_an_operator_travels_without_its_connections(postgres: Server, routes: str) -> None:
