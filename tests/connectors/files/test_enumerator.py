@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tempfile
 from pathlib import Path
@@ -120,6 +121,21 @@ def test_the_records_of_a_large_file_are_estimated(tmp_path: Path) -> None:
     read = place.between(enumerator, enumerator.first(), half, 2)
     assert len(read) == pytest.approx(90_000, rel=0.02), "large files of lines are cut"
     assert len(read) + len(place.between(enumerator, half, end, 3)) == 300_000
+
+
+def test_compressed_files_are_estimated_by_compressed_files(tmp_path: Path) -> None:
+    """20 of each, so that not all are sampled."""
+    place = Place(tmp_path)
+    for number in range(40):
+        text = lines(range(1000, 1400))
+        place.write(
+            f"{number:02}.json{'.gz' * (number % 2)}", gzip.compress(text.encode()) if number % 2 else text, at=number + 1
+        )
+    enumerator = place.enumerator()
+    first = enumerator.first()
+    last = enumerator.end(first)
+    assert enumerator.count(first, last) == pytest.approx(40 * 400, rel=0.05)
+    assert len(place.between(enumerator, first, enumerator.limited(first, last, 1000), 1)) == 800
 
 
 def test_a_file_without_a_known_number_makes_the_backlog_unknown(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from springtide.connectors.files.listing import Folder, Found, codec_of
-from springtide.connectors.files.seen import Entry
+from springtide.connectors.files.seen import Entry, Sampled
 
 FOOTERS_AT_ONCE = 16
 """Limits the footers that are read at the same time: an object store answers after tens of ms, and takes hundreds at once."""
@@ -19,9 +21,6 @@ SETTLE_S = 10.0
 SAMPLE_BYTES = 256 << 10
 SAMPLES = 8
 """Limits the files that are sampled in each listing: about a millisecond each on a local disk."""
-
-Sampled = tuple[int, int]
-"""Lines of all samples so far, and the bytes of the files that hold them, as they are stored."""
 
 
 def counted(
@@ -34,16 +33,20 @@ def counted(
         with ThreadPoolExecutor(min(FOOTERS_AT_ONCE, max(1, len(files)))) as threads:
             entries = threads.map(lambda found: _by_footer(folder, found, clock), files)
         return [entry for entry in entries if entry is not None], sampled
-    samples: dict[str, tuple[int, int, bool]] = {}
-    step = max(1, len(files) // SAMPLES)
-    for found in files[::step]:
-        sample = _sample(folder, found, header)
-        if sample is not None:
-            samples[found.path] = sample
-    lines, size = sampled
-    lines += sum(sample[0] for sample in samples.values())
-    size += sum(sample[1] for sample in samples.values())
-    return [_by_sample(found, samples.get(found.path), (lines, size)) for found in files], (lines, size)
+    known, samples = dict(sampled), dict[str, Sample]()
+    for kind in {_kind(found) for found in files}:
+        chosen = [found for found in files if _kind(found) == kind]
+        fresh = {found.path: _sample(folder, found, header) for found in chosen[:: math.ceil(len(chosen) / SAMPLES)]}
+        held = {path: sample for path, sample in fresh.items() if sample is not None}
+        lines, size = known.get(kind, (0, 0))
+        known[kind] = lines + sum(one.lines for one in held.values()), size + sum(one.size for one in held.values())
+        samples |= held
+    return [_by_sample(found, samples.get(found.path), known[_kind(found)]) for found in files], known
+
+
+def _kind(found: Found) -> str:
+    """Files of one compression are alike; a compressed file has many more lines for its bytes."""
+    return codec_of(found.path) or ""
 
 
 def _by_footer(folder: Folder, found: Found, clock: Callable[[], float]) -> Entry | None:
@@ -59,8 +62,15 @@ def _by_footer(folder: Folder, found: Found, clock: Callable[[], float]) -> Entr
     return Entry(*found, footer.num_rows, True, groups)
 
 
-def _sample(folder: Folder, found: Found, header: bool) -> tuple[int, int, bool] | None:
+class Sample(NamedTuple):
     """The lines at the beginning of a file, the bytes that hold them, and whether that is the whole file."""
+
+    lines: int
+    size: int
+    whole: bool
+
+
+def _sample(folder: Folder, found: Found, header: bool) -> Sample | None:
     codec = codec_of(found.path)
     try:
         with folder.files.open_input_file(folder.path(found.path)) as raw:
@@ -71,11 +81,11 @@ def _sample(folder: Folder, found: Found, header: bool) -> tuple[int, int, bool]
     except (OSError, pa.ArrowException):  # gone or broken: its reader says so
         return None
     lines = read.count(b"\n") + (whole and not read.endswith(b"\n") and bool(read))
-    return max(0, lines - header), found.size if whole else stored, whole
+    return Sample(max(0, lines - header), found.size if whole else stored, whole)
 
 
-def _by_sample(found: Found, sample: tuple[int, int, bool] | None, sampled: Sampled) -> Entry:
-    if sample is not None and sample[2]:
-        return Entry(*found, sample[0], True)
+def _by_sample(found: Found, sample: Sample | None, sampled: tuple[int, int]) -> Entry:
+    if sample is not None and sample.whole:
+        return Entry(*found, sample.lines, True)
     lines, size = sampled
     return Entry(*found, max(1, round(found.size * lines / size)) if size and found.size else None)

@@ -24,8 +24,8 @@ from springtide.connectors.files.listing import Found
 from springtide.durable import Shape, make_folder, read_json, write_atomic
 from springtide.errors import DamageError
 
-PART = Shape({"first": (int,), "before": (int,), "files": (list,)}, {"sampled": (list,), "spark": (dict,)})
-SEEN = Shape({"next": (int,), "checksum": (int,), "seen": (dict,), "sampled": (list,)}, {"spark": (dict,)})
+PART = Shape({"first": (int,), "before": (int,), "files": (list,)}, {"sampled": (dict,), "spark": (dict,)})
+SEEN = Shape({"next": (int,), "checksum": (int,), "seen": (dict,), "sampled": (dict,)}, {"spark": (dict,)})
 MIN_TO_FORGET = 1_000
 """Rewrite the paths only once this many more can be added: it takes a second for a million."""
 MAX_PARTS = 500
@@ -56,9 +56,12 @@ def entry_of(document: Sequence[Any]) -> Entry:
     return Entry(str(path), int(mtime), int(size), None if rows is None else int(rows), bool(exact), tuple(map(int, groups)))
 
 
-def _two(numbers: Sequence[int]) -> tuple[int, int]:
-    lines, size = numbers
-    return int(lines), int(size)
+Sampled = Mapping[str, tuple[int, int]]
+"""By compression, the lines of all samples so far, and the bytes of the files that hold them."""
+
+
+def _pairs(document: Mapping[str, Sequence[int]]) -> Sampled:
+    return {kind: (int(lines), int(size)) for kind, (lines, size) in document.items()}
 
 
 class Seen:
@@ -74,7 +77,7 @@ class Seen:
         self._entries: list[Entry] = []
         self._places: list[tuple[int, Path]] = []
         self.known: dict[str, tuple[int, int]] = {}  # by path: time of modification and size
-        self.sampled: tuple[int, int] = (0, 0)
+        self.sampled: Sampled = {}
         self.spark: dict[str, int] = {}
 
     # Reading
@@ -112,7 +115,7 @@ class Seen:
         self._forget_all()
         self._base, self._checksums = document["next"], [document["checksum"]]
         self.known = {path: (mtime, size) for path, (mtime, size) in document["seen"].items()}
-        self.sampled, self.spark = _two(document["sampled"]), dict(document.get("spark", {}))
+        self.sampled, self.spark = _pairs(document["sampled"]), dict(document.get("spark", {}))
 
     def _drop_before(self, number: int) -> None:
         """Know the entries before a number by their paths only."""
@@ -132,7 +135,7 @@ class Seen:
             self._entries.append(entry)
             self._checksums.append(zlib.crc32(json.dumps(plain).encode(), self._checksums[-1]))
             self.known[entry.path] = entry.mtime, entry.size
-        self.sampled = _two(document.get("sampled", self.sampled))
+        self.sampled = _pairs(document.get("sampled", self.sampled))
         self.spark |= document.get("spark", {})
 
     # Writing
@@ -151,13 +154,11 @@ class Seen:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def add(
-        self, entries: Sequence[Entry], sampled: tuple[int, int] | None = None, spark: Mapping[str, int] | None = None
-    ) -> None:
+    def add(self, entries: Sequence[Entry], sampled: Sampled | None = None, spark: Mapping[str, int] | None = None) -> None:
         """Add files durably; the caller holds the lock. ``spark``: see ``Seen.spark``."""
         document: dict[str, Any] = {
             "first": self.next, "before": self._checksums[-1], "files": [[*each[:-1], list(each.groups)] for each in entries],
-            "sampled": list(sampled or self.sampled), **({"spark": dict(spark)} if spark else {}),
+            "sampled": dict(sampled or self.sampled), **({"spark": dict(spark)} if spark else {}),
         }  # fmt: skip
         file = self.folder / f"{self.next:012d}.json"
         write_atomic(file, document)
@@ -187,7 +188,7 @@ class Seen:
             for path, found in self.known.items()
             if path in pending or path in there or found[0] > newest - AGE_TO_FORGET_US
         }
-        summary = {"next": done[-1], "checksum": self.checksum(done[-1]), "seen": kept, "sampled": list(self.sampled)}
+        summary = {"next": done[-1], "checksum": self.checksum(done[-1]), "seen": kept, "sampled": dict(self.sampled)}
         latest = dict(sorted(self.spark.items(), key=lambda item: int(item[0]))[-3:])
         read = [file for (_, file), end in zip(self._places, ends, strict=True) if end <= before]
         older = [*self.folder.glob("seen-*.json"), *read]
