@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ from springtide.model.publisher import SinkUnavailable
 
 SLICE_S = 0.5
 """A call of librdkafka returns at least this often, so that the end of the run is noticed."""
+
+ABORT_S = 1.0
+"""Limits the wait for the abort of a transaction; the next producer ends it in any case."""
 
 TUNED: Mapping[str, Setting] = {
     # messages that wait for the broker, in the driver's memory
@@ -76,6 +80,28 @@ class Producing:
                 if self._stopped() or self._clock() >= until:
                     raise self._away(error) from None
 
+    def bounded(self, attempt: Callable[[float], object], most_s: float = PATIENT_S) -> None:
+        """``call`` in a thread of its own, for calls that do not keep to their timeout: send_offsets_to_transaction blocks for
+        ever when the group's coordinator goes away (librdkafka 5456 and 5511). The thread of such a call is left behind with
+        its producer, which the next one fences."""
+        ended, errors = threading.Event(), list[BaseException]()
+
+        def work() -> None:
+            try:
+                self.call(attempt)
+            except BaseException as error:  # noqa: BLE001  raised in the waiting thread
+                errors.append(error)
+            finally:
+                ended.set()
+
+        threading.Thread(target=work, name="springtide-kafka", daemon=True).start()
+        until = self._clock() + most_s
+        while not ended.wait(0.2):
+            if self._stopped() or self._clock() >= until:
+                raise self._away(TimeoutError("the brokers do not answer"))
+        if errors:
+            raise errors[0]
+
     def send(self, messages: Sequence[Message]) -> None:
         """Hand messages to the producer, and wait while its queue is full."""
         produce, topic = self.producer.produce, self._topic
@@ -134,11 +160,13 @@ class Producing:
             return OptionError(f"{self._what}: {self.faults}; correct servers or config=")
         return SinkUnavailable(str(unavailable(self._servers, error, self.faults)))
 
-    def drop(self) -> None:
-        """Discard the producer with all that waits in it."""
-        with contextlib.suppress(needed().KafkaException):
+    def drop(self, in_transaction: bool = False) -> None:
+        """Discard the producer with all that waits in it. An open transaction is aborted if that is possible at once."""
+        with contextlib.suppress(needed().KafkaException, SinkUnavailable):
             self.producer.purge(in_queue=True, in_flight=True, blocking=False)
             self.producer.poll(0)
+            if in_transaction:
+                self.bounded(self.producer.abort_transaction, ABORT_S)
 
 
 def _noting(failed: list[Any]) -> Callable[[Any, Any], None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -90,7 +89,8 @@ class ExactlyOnce(KafkaPublisher):
         self._producing: Producing | None = None
         self._progress: Progress | None = None  # as committed
         self._pending: Progress | None = None  # of a transaction whose end is not known
-        self._group: Any = None
+        self._groups: dict[str, Any] = {}  # consumers, by isolation level
+        self._fenced: str | None = None  # why this publisher may not write any more
         self._began: float | None = None  # of the open transaction
 
     def prepare(self) -> Mark | None:
@@ -129,80 +129,87 @@ class ExactlyOnce(KafkaPublisher):
         producing = self._producing
         assert producing is not None
         producing.flush()
-        offsets, group = marks.offsets(self._sink.topic, progress), self._group.consumer_group_metadata()
-        producing.call(lambda wait: producing.producer.send_offsets_to_transaction(offsets, group, wait))
+        offsets, group = marks.offsets(self._sink.topic, progress), self._group("read_committed").consumer_group_metadata()
+        producing.bounded(lambda wait: producing.producer.send_offsets_to_transaction(offsets, group, wait))
         self._pending = progress
         producing.call(producing.producer.commit_transaction)
         self._progress, self._pending, self._began = progress, None, None
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do something with a producer that works; drop it after an error."""
+        if self._fenced is not None:  # another producer would fence the driver that has taken over
+            raise CheckpointError(self._fenced)
         if self._producing is None:
-            known = self._progress, self._pending
-            self._reopen()
-            if self._progress not in known:
-                raise CheckpointError(f"{self._sink.describe()}: {self._taken_over(f'{self.place} was moved by it')}")
+            self._reopen((self._progress, self._pending))
         assert self._producing is not None
         try:
             with self._producing.translating():
                 work()
         except Fenced as error:
-            begun = self._began
+            began = self._began
             self._drop()
-            if begun is not None and self._clock() - begun >= self._sink.transaction_timeout_s:
+            if began is not None and self._clock() - began >= self._sink.transaction_timeout_s:
                 raise SinkUnavailable(f"the transaction took longer than transaction.timeout.ms ({error})") from None
-            raise CheckpointError(f"{self._sink.describe()}: {self._taken_over(str(error))}") from None
+            raise self._taken_over(str(error)) from None
         except BaseException:
             self._drop()
             raise
 
-    def _taken_over(self, why: str) -> str:
-        return (
-            f"another driver has taken over this sink of the checkpoint ({why}); this one ends. A checkpoint, or a copy of it,"
-            " may run only once"
+    def _taken_over(self, why: str) -> CheckpointError:
+        self._fenced = (
+            f"{self._sink.describe()}: another driver has taken over this sink of the checkpoint ({why}); this one ends. A"
+            " checkpoint, or a copy of it, may run only once"
         )
+        return CheckpointError(self._fenced)
 
-    def _reopen(self) -> None:
-        """A new producer, which fences all others and ends their transactions, and the mark that is valid then."""
+    def _reopen(self, known: Sequence[Progress | None] | None = None) -> None:
+        """A new producer, which fences all others and ends their transactions, and the mark that is valid then. ``known``:
+        where this publisher may have left the mark. If it is elsewhere another driver has moved it, and must not be fenced."""
         self._drop()
         timeout_ms = round(self._sink.transaction_timeout_s * 1000)
         producing = self._open({"transactional.id": self._id, "transaction.timeout.ms": timeout_ms})
         try:
             with producing.translating():
+                if known is not None and self._read(producing, "read_uncommitted") not in known:
+                    raise self._taken_over(f"{self.place} was moved by it")
                 producing.call(producing.producer.init_transactions)
-                self._progress = self._read(producing)
+                self._progress = self._read(producing, "read_committed")
         except Fenced as error:  # two of them began at the same time
-            raise CheckpointError(f"{self._sink.describe()}: {self._taken_over(str(error))}") from None
+            producing.drop()
+            raise self._taken_over(str(error)) from None
         except BaseException:
             producing.drop()
             raise
         self._producing, self._pending = producing, None
 
-    def _read(self, producing: Producing) -> Progress | None:
-        """The mark. A reader of committed offsets waits for those of a transaction that is being ended."""
+    def _read(self, producing: Producing, isolation: str) -> Progress | None:
+        """The mark. With "read_committed" the brokers answer once a transaction that is being ended has ended; until then the
+        mark is the one before it."""
         confluent = needed()
-        if self._group is None:
-            group = {"group.id": self._id, "enable.auto.commit": False, "isolation.level": "read_committed"}
-            self._group = self._sink.reading.client(confluent.Consumer, group)
         place = [confluent.TopicPartition(self._sink.topic, 0)]
-        (found,) = producing.call(lambda wait: self._group.committed(place, wait * 4))
+        group = self._group(isolation)
+        (found,) = producing.call(lambda wait: group.committed(place, wait * 4))
         if found.error is not None:
             raise confluent.KafkaException(found.error)
         return marks.progress_of(found.offset, found.metadata, self.place)
 
+    def _group(self, isolation: str) -> Any:
+        """A consumer of the group with the marks, which joins nothing."""
+        if isolation not in self._groups:
+            own = {"group.id": self._id, "enable.auto.commit": False, "isolation.level": isolation}
+            self._groups[isolation] = self._sink.reading.client(needed().Consumer, own)
+        return self._groups[isolation]
+
     def _drop(self) -> None:
         """Let go of the producer. An open transaction is aborted, so that readers do not wait for it; otherwise the brokers do
         that when it times out."""
-        self._began = None
-        if self._producing is None:
-            return
-        producing, self._producing = self._producing, None
-        producing.drop()
-        with contextlib.suppress(needed().KafkaException):
-            producing.producer.abort_transaction(0.2)
+        producing, began = self._producing, self._began
+        self._producing = self._began = None
+        if producing is not None:
+            producing.drop(in_transaction=began is not None and self._pending is None)
 
     def close(self) -> None:
         self._drop()
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+        for group in self._groups.values():
+            group.close()
+        self._groups.clear()
