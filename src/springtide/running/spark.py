@@ -43,7 +43,7 @@ def checked_state(topology: Topology, places: PlaceOptions) -> str | None:
             raise OptionError(f"state={state!r}: topology {topology.name!r} has no stateful operator; leave it out")
         store.check_writable(state)
     room.check(room.needs(topology, places.checkpoint, places.runs))
-    owners.check(owners.claims(topology), owners.identity_of(places.checkpoint))
+    owners.check_before(topology, places.checkpoint)
     return state
 
 

@@ -349,7 +349,7 @@ def test_options_that_cannot_be(make: Callable[[], object], error: type[Exceptio
 
 def claimed(root: Path, out: Path, **options: Any) -> Checkpoint:
     topology, checkpoint = rows_to(st.sink.files(out, **options)), Checkpoint(root)
-    owners.check(owners.claims(topology), owners.identity_of(root))
+    owners.check_before(topology, root)
     checkpoint.acquire(topology)
     try:
         owners.claim(topology, checkpoint)
@@ -389,3 +389,16 @@ def test_a_damaged_owner_is_an_owner(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"of identity {file.stem}"):
         claimed(tmp_path / "two", tmp_path / "out")
     claimed(tmp_path / "one", tmp_path / "out")
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_text("{")])
+def test_a_checkpoint_whose_topology_file_is_damaged_still_owns_its_folder(
+    tmp_path: Path, harm: Callable[[Path], object]
+) -> None:
+    """``acquire`` puts the file back by the last manifest; the folder's owner must not be taken for another checkpoint."""
+    driver = Driver(tmp_path, st.sink.files(tmp_path / "out"))
+    driver.batch(0, [(1, "a")], at=0)
+    driver.checkpoint.release()
+    claimed(tmp_path / "checkpoint", tmp_path / "out")
+    harm(tmp_path / "checkpoint" / "springtide" / "topology.json")
+    claimed(tmp_path / "checkpoint", tmp_path / "out")

@@ -77,13 +77,16 @@ def check(wanted: Iterable[Claim], identity: str | None) -> None:
             )
 
 
-def identity_of(checkpoint: Path | None) -> str | None:
-    """The identity of a checkpoint that exists, without locking it."""
+def check_before(topology: Topology, root: Path | None) -> None:
+    """Refuse folders of others before anything is changed. Without a sound topology.json, ``claim`` does so: ``acquire`` puts
+    the identity back before, or refuses the checkpoint by the file that is damaged."""
+    checkpoint = None if root is None else Checkpoint(root)
     try:
-        stored = None if checkpoint is None else Checkpoint(checkpoint).recall("topology")
-    except DamageError:  # ``acquire`` puts it back or refuses it
-        return None
-    return None if stored is None else str(stored["id"])
+        stored = None if checkpoint is None else checkpoint.recall("topology")
+    except DamageError:
+        return
+    if stored is not None or checkpoint is None or not checkpoint.own.exists():
+        check(claims(topology), None if stored is None else str(stored["id"]))
 
 
 def claim(topology: Topology, checkpoint: Checkpoint) -> None:
