@@ -3,12 +3,12 @@
 PYTHON ?=
 DEMO_FLAGS ?= --duration 60s --target 2s --max-slots 8
 
-EXTRAS := spark,java,kafka,plot,sim,bench,dev
+EXTRAS := spark,java,kafka,postgres,plot,sim,bench,dev
 SPARKS := 4.2 4.3
 MATRIX := $(SPARKS:%=.venv-%)
 VENVS := .venv $(MATRIX)
 BIN := .venv/bin
-UNIT := not spark and not kafka and not crash and not cluster and not soak and not long
+UNIT := not spark and not kafka and not postgres and not crash and not cluster and not soak and not long
 
 # a matrix environment .venv-4.2 holds PySpark 4.2; .venv the newest
 SPARK_PIN = $(if $(filter $*,$(MATRIX)),'pyspark==$(*:.venv-%=%).*')
@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: .venv/.installed .venv/kafka/.fetched ## make .venv with Springtide and all it needs; PYTHON=… chooses the Python
+setup: .venv/.installed .venv/kafka/.fetched .venv/.postgres ## make .venv with Springtide and all it needs; PYTHON=… chooses the Python
 
 demo: setup ## run the tweets topology for a minute; DEMO_FLAGS=… changes how
 	$(BIN)/springtide run tweets $(DEMO_FLAGS)
@@ -46,7 +46,7 @@ soak: setup ## the tests that take hours
 
 test-matrix: $(SPARKS:%=test-matrix-%) ## the tests on each Spark that is supported, each in a .venv of its own
 
-$(SPARKS:%=test-matrix-%): test-matrix-%: .venv-%/.installed .venv-%/kafka/.fetched
+$(SPARKS:%=test-matrix-%): test-matrix-%: .venv-%/.installed .venv-%/kafka/.fetched .venv/.postgres
 	.venv-$*/bin/pytest -n 2 --dist worksteal -m "not soak"
 
 clean: ## remove caches, builds and what Spark leaves behind; keeps runs/ and the virtual environments
@@ -66,6 +66,15 @@ $(VENVS:%=%/kafka/.fetched): %/kafka/.fetched: tests/servers/pom.xml | %/bin/pyt
 	@rm -rf $*/kafka && mkdir -p $*/kafka
 	@if mvn -B -q -ntp -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory='$(CURDIR)/$*/kafka'; \
 	then touch $@; else echo "No Kafka for the tests: Maven (Debian, Ubuntu: apt install maven) could not fetch it." >&2; fi
+
+# the server is the system's; tests of PostgreSQL skip where it is missing, and say so. `make` looks for it each time
+.PHONY: .venv/.postgres
+.venv/.postgres:
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update >/dev/null && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends postgresql >/dev/null; \
+	then echo "Installed PostgreSQL for the tests."; \
+	else echo "No PostgreSQL for the tests: install the package postgresql (Debian, Ubuntu: apt install postgresql)." >&2; fi
 
 $(VENVS:%=%/bin/python): %/bin/python:
 	@for python in $(PYTHONS); do \

@@ -67,11 +67,11 @@ def use() -> None:
 
     One that cannot use it says so, and not on stdout, which belongs to the program.
     """
-    folder, told = os.environ.get(FOLDER), os.environ[OPTIONS]
-    if folder is not None and TOP not in told and Path(folder).exists():
+    folder, given_options = os.environ.get(FOLDER), os.environ[OPTIONS]
+    if folder is not None and TOP not in given_options and Path(folder).exists():
         made = Path(folder).resolve()  # newer Javas want the upper archive's base where it was made
         archives = f'"-XX:SharedArchiveFile={made / BASE}:{made / TOP}"'
-        os.environ[OPTIONS] = f"{told} -Xlog:disable -Xlog:all=warning:stderr {archives}"
+        os.environ[OPTIONS] = f"{given_options} -Xlog:disable -Xlog:all=warning:stderr {archives}"
 
 
 def _folder(shelf: Path) -> Path | None:

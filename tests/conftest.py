@@ -17,6 +17,8 @@ import crash.ledger
 import damage.table
 from crash.ledger import ledger  # noqa: F401  a fixture
 from servers.kafka import kafka, kafka_of_session  # noqa: F401  fixtures
+from servers.postgres import postgres, postgres_of_session  # noqa: F401  fixtures
+from servers.s3 import s3, s3_address  # noqa: F401  fixtures
 
 os.environ.setdefault(classes.OPTIONS, classes.BRIEF)
 
@@ -41,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever takes the session is a Spark test, so that `make check` never starts a JVM because a mark was forgotten."""
     for item in items:
-        for fixture in {"spark", "kafka"} & set(getattr(item, "fixturenames", ())):
+        for fixture in {"spark", "kafka", "postgres"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(fixture)
     # a process that runs all of them compiles the kernels once
     items.sort(key=lambda item: not _simulates(getattr(item, "module", None)))

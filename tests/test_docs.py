@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import runpy
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import springtide
+from servers.kafka import Broker
 from springtide.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
@@ -72,7 +74,7 @@ def test_there_are_examples_to_check() -> None:
     examples = [test for name in modules() for test in finder.find(importlib.import_module(name)) if test.examples]
     assert len(examples) >= 10
     assert any(block.startswith("# runs\n") for _, block in blocks())
-    assert {"test_busy.py", "test_json_lines.py", "test_median.py"} <= files().keys()
+    assert {"test_busy.py", "test_json_lines.py", "test_median.py", "test_rows.py"} <= files().keys()
 
 
 def test_the_page_of_policies_is_what_the_command_prints() -> None:
@@ -93,6 +95,7 @@ def test_examples_pass_their_tests(name: str, example_folder: Path, tmp_path: Pa
     tests = {key: test for key, test in runpy.run_path(name).items() if key.startswith("test_")}
     assert tests
     for key, test in tests.items():
+        (tmp_path / key).mkdir()
         test(**{name: tmp_path / key for name in test.__annotations__ if name == "tmp_path"})
 
 
@@ -112,3 +115,13 @@ def test_python_examples_that_say_so_run(where: str, code: str, tmp_path: Path) 
     (tmp_path / "example.py").write_text(code, encoding="utf-8")
     done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, f"{where}:\n{done.stderr}"
+
+
+@pytest.mark.spark
+def test_the_example_of_kafka_runs(kafka: Broker, tmp_path: Path) -> None:
+    environ = {**os.environ, "KAFKA": kafka.servers, "WORK": str(tmp_path / "work"), "TOPIC": "example-trips"}
+    for words in (["make"], ["run", "now"]):
+        command = [sys.executable, str(ROOT / "examples" / "trips.py"), *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, env=environ)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("100,000 trips")

@@ -17,7 +17,7 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for type checkers; at run time __getattr__ imports a name on its first use
-    from springtide.api import secret, sink, source
+    from springtide.api import lookup, secret, sink, source
     from springtide.api.stream import Flow, KeyedStream, Stream, topology
     from springtide.attaching import attach
     from springtide.errors import SpringtideError
@@ -44,6 +44,7 @@ __all__ = [
     "agg",
     "attach",
     "list_of",
+    "lookup",
     "map_of",
     "run",
     "secret",
@@ -61,6 +62,7 @@ _HOMES = {
     "Flow": "springtide.api.stream:Flow",
     "KeyedStream": "springtide.api.stream:KeyedStream",
     "list_of": "springtide.processors:list_of",
+    "lookup": "springtide.api.lookup",
     "map_of": "springtide.processors:map_of",
     "Operator": "springtide.model.topology:Operator",
     "Processor": "springtide.processors:Processor",

@@ -677,6 +677,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[SpringtideError], tuple[str
         ("'s3://bucket/out' is not a local or mounted path", "sink.table or sink.foreach"),
     ),
     "foreach nothing": (lambda: st.sink.foreach(3), TopologyError, ("foreach(3): that is not a function",)),  # type: ignore[arg-type]
+    "foreach a class": (lambda: st.sink.foreach(Trip), TopologyError, ("foreach(Trip): that is a class", "foreach(Trip(…))")),
     "fewer than no records": (
         lambda: st.source.generate(trip, rate=1, limit=-1),
         OptionError,

@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import pytest
 
+from springtide.api.sink import ROLL_SIZE
 from springtide.apps import tweets
-from springtide.model.endpoints import FilesSink, GenerateSource
+from springtide.connectors.generate import GenerateSource
+from springtide.model.endpoints import FilesSink, Rolling
 from springtide.model.generated import draws
 from springtide.model.topology import AUTO
 
@@ -79,7 +81,7 @@ def test_the_topology() -> None:
     assert isinstance(source, GenerateSource)
     assert source.limit == 100
     assert source.rate.count(60.0) == 60 * 225
-    assert made["store"].sink == FilesSink("/out")
+    assert made["store"].sink == FilesSink("/out", rolling=Rolling(ROLL_SIZE, 10.0), append=True)
 
 
 def test_the_rate_can_be_chosen() -> None:

@@ -98,9 +98,9 @@ def test_what_is_no_run_or_too_short_is_refused(run: Path, tmp_path: Path) -> No
     assert "is not a run's folder" in missing.stderr
     short = RunFolder.create(tmp_path, "short", 0.0)
     short.write_run({"stages": {"work": 0}, "checkpoint": str(tmp_path)})
-    told = springtide("calibrate", short.path)
-    assert told.exit_code == 2
-    assert "let it run longer" in told.stderr
+    refusal = springtide("calibrate", short.path)
+    assert refusal.exit_code == 2
+    assert "let it run longer" in refusal.stderr
     old = RunFolder.create(tmp_path, "old", 0.0)
     old.write_run({"checkpoint": str(tmp_path)})
     assert "record a run with this version" in springtide("calibrate", old.path).stderr

@@ -112,8 +112,8 @@ def test_a_spark_that_does_not_start_is_told_in_a_line(tmp_path: Path) -> None:
     write_job(tmp_path)
     done = springtide(tmp_path, "run", "job.py", "--master", "nowhere")
     assert done.returncode == 1
-    told = next(line for line in done.stderr.splitlines() if line.startswith("Error: Spark did not start: "))
-    log = tmp_path / told.removesuffix(" has more)").split("(")[-1]
+    refusal = next(line for line in done.stderr.splitlines() if line.startswith("Error: Spark did not start: "))
+    log = tmp_path / refusal.removesuffix(" has more)").split("(")[-1]
     assert "Master must" in log.read_text(), "the file that is named has the reason"
     assert "Traceback" not in done.stderr
 
@@ -261,13 +261,13 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_use_exits_with_2_and_a_clear_message_and_changes_nothing(case: str, flawed: Path) -> None:
-    words, told = WRONG[case]
+    words, expected_words = WRONG[case]
     before = {path.name for path in flawed.iterdir()}
     result = invoke("run", *words)
     assert isinstance(result.exception, SystemExit), f"not told in words: {result.exception!r}"
     assert result.exit_code == 2
     assert result.stdout == ""
-    for part in told:
+    for part in expected_words:
         assert part in result.stderr
     assert "Traceback" not in result.stderr
     assert {path.name for path in flawed.iterdir()} - {"__pycache__"} == before
@@ -277,9 +277,9 @@ def test_a_checkpoint_of_another_topology_is_refused_with_the_difference(flawed:
     from springtide.cli import load
     from springtide.spark.driver.checkpoint import Checkpoint
 
-    held = Checkpoint(flawed / "checkpoint")
-    held.acquire(load.topology("two.py:first"))
-    held.release()
+    taken = Checkpoint(flawed / "checkpoint")
+    taken.acquire(load.topology("two.py:first"))
+    taken.release()
     result = invoke("run", "two.py:second", "--checkpoint", "checkpoint")
     assert result.exit_code == 2
     assert "does not fit topology 'second': it belongs to topology 'first'" in result.stderr
@@ -297,6 +297,51 @@ def test_show_draws_a_topology_of_a_file_and_a_built_in_one(flawed: Path) -> Non
     assert drawn.startswith("flowchart LR\n")
     assert 'n1 == "auto" ==> n2' in drawn
     assert invoke("show", "tweats").exit_code == 2
+
+
+BROKEN_POLICY = """
+from dataclasses import dataclass
+from springtide.model.plan import Request
+from springtide.policy.scale import ScalePlugin
+
+@dataclass(frozen=True)
+class {name}(ScalePlugin):
+    name = source = summary = "{name}"
+
+    def initial(self):
+        return {{"seen": 0}}
+
+    def decide(self, state, snapshot, rng):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "fault"),
+    [
+        ("Blind", "return state, () if snapshot.rate > 0 else ()", "it fails without measurements: TypeError"),
+        ("InPlace", "state['seen'] += 1; return state, ()", "it changes its state in place"),
+        ("Clock", "import time; return {'seen': time.perf_counter_ns()}, ()", "equal arguments give different decisions"),
+        ("Greedy", "return state, (Request('first', 99, 'more'),)", "a degree outside of 1 to 8"),
+        ("Tuples", "return {'seen': (1,)}, (Request('first', 2, str(type(state['seen']))),)", "otherwise after a restart"),
+        ("Unstorable", "return {'seen': {1}}, ()", "not JSON serializable"),
+    ],
+)
+def test_a_policy_that_breaks_a_rule_is_named(
+    name: str, body: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"broken_{name.lower()}"
+    (tmp_path / f"{module}.py").write_text(BROKEN_POLICY.format(name=name, body=body))
+    monkeypatch.syspath_prepend(tmp_path)
+    result = invoke("policies", f"scale/{module}:{name}", "--check")
+    assert result.exit_code == 1
+    assert fault in result.stderr
+
+
+def test_built_in_policies_break_no_rule() -> None:
+    result = invoke("policies", "scale/tide", "--check")
+    assert (result.exit_code, result.stdout) == (0, "scale/tide: rules broken: 0\n")
+    assert invoke("policies", "group/tide", "--check").exit_code == 2
 
 
 def test_policies_are_listed_and_one_is_described() -> None:

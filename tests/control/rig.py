@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import springtide as st
 from springtide.control.decider import Decider, InThread
 from springtide.control.executors import Executors
 from springtide.control.fleet import Fleet, Limits
@@ -14,7 +15,7 @@ from springtide.control.loop import ControlLoop
 from springtide.control.monitor import Monitor
 from springtide.control.planner import SlotLimit
 from springtide.control.plans import Goals, Plans, World
-from springtide.control.ports import Actuator, Clock, Cluster, Journal, Measuring
+from springtide.control.ports import Actuator, Clock, ClusterManager, Journal, Measuring
 from springtide.control.routing import Routing
 from springtide.control.sharding import Sharding
 from springtide.control.switch import Switch
@@ -64,7 +65,7 @@ class Rig:
     def stop(self) -> None:
         self.loop.stop()
 
-    def employ(self, cluster: Cluster, limits: Limits, elastic: bool) -> None:
+    def employ(self, cluster: ClusterManager, limits: Limits, elastic: bool) -> None:
         self.executors.employ(cluster, limits, elastic)
 
     def current(self) -> Plan:
@@ -94,3 +95,67 @@ def rig(
         intake=Intake(read_limit, shedding, trigger_s, clock), routing=routing, sharding=Sharding(topology, sharder),
     )  # fmt: skip
     return Rig(ControlLoop(plans, decider, clock, interval_s), plans, decider, executors)
+
+
+@dataclass(frozen=True)
+class Number:
+    n: int
+
+
+def counted(draw: st.Draw) -> Number:
+    return Number(draw.index)
+
+
+def same(record: Number) -> Number:
+    return record
+
+
+def line(**options: Any) -> Topology:
+    """source → first ⇒ second (at most 3 tasks) → sink. ``options``: of ``first``."""
+    stream = st.source.generate(counted, rate=100).map(same, name="first", **options)
+    return stream.map(same, name="second", parallelism=3).to(st.sink.discard(), name="sink").named("line")
+
+
+@dataclass
+class Steps:
+    """A clock that tests advance."""
+
+    now: float = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Memory:
+    """Collects everything that a loop records, applies and saves."""
+
+    batches: list[BatchReport] = field(default_factory=list)
+    decisions: list[Mapping[str, object]] = field(default_factory=list)
+    applied: list[Plan] = field(default_factory=list)
+    saved: list[Any] = field(default_factory=list)
+
+    def batch(self, report: BatchReport) -> None:
+        self.batches.append(report)
+
+    def decision(self, entry: Mapping[str, object]) -> None:
+        self.decisions.append(entry)
+
+    def apply(self, plan: Plan) -> None:
+        self.applied.append(plan)
+
+    def save(self, state: Any) -> None:
+        self.saved.append(state)
+
+
+def loop_of(
+    policy: Any, topology: Topology | None = None, *, max_slots: int = 8, read_limit: ReadLimit | None = None,
+    trigger_s: float = 0.25, **options: Any,
+) -> tuple[Rig, Steps, Memory]:  # fmt: skip
+    """A loop with a decision every second, on a stepped clock."""
+    clock, memory = Steps(), Memory()
+    loop = rig(
+        topology or line(), policy, bounds=SlotLimit(max_slots), read_limit=read_limit, trigger_s=trigger_s, interval_s=1.0,
+        clock=clock, actuators=[memory], journal=memory, **options,
+    )  # fmt: skip
+    return loop, clock, memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import springtide as st
-from control.rig import Rig, rig
+from control.rig import Memory, Rig, Steps, counted, line, loop_of, same
 from springtide.control import planner
 from springtide.control.decider import SAVE_EVERY_S
 from springtide.control.monitor import Monitor
@@ -38,28 +38,9 @@ NOW = 1_700_000_000.25
 DRY = FixedMode(Mode.DRY_RUN)
 
 
-@dataclass(frozen=True)
-class Number:
-    n: int
-
-
-def number(draw: st.Draw) -> Number:
-    return Number(draw.index)
-
-
-def same(one: Number) -> Number:
-    return one
-
-
-def line(**options: Any) -> Topology:
-    """source → first → second → sink."""
-    stream = st.source.generate(number, rate=100).map(same, name="first", **options)
-    return stream.map(same, name="second", parallelism=3).to(st.sink.discard(), name="sink").named("line")
-
-
 def two_sources() -> Topology:
-    left = st.source.generate(number, rate=100, name="left").map(same, name="work", grouping="auto")
-    right = st.source.generate(number, rate=100, name="right")
+    left = st.source.generate(counted, rate=100, name="left").map(same, name="work", grouping="auto")
+    right = st.source.generate(counted, rate=100, name="right")
     return left.union(right).map(same, name="both", grouping="auto").to(st.sink.discard(), name="sink").named("two")
 
 
@@ -72,35 +53,6 @@ def batch(
 
 def task(operator: str, rows_in: int | None, rows_out: int | None = None, busy_s: float | None = 0.1) -> TaskReport:
     return TaskReport(operator, 0, rows_in, rows_in or 0 if rows_out is None else rows_out, 0, busy_s, NOW, NOW + 0.4)
-
-
-@dataclass
-class Steps:
-    now: float = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Memory:
-    """Journal, actuator and keeper of a test."""
-
-    decisions: list[Mapping[str, object]] = field(default_factory=list)
-    applied: list[Plan] = field(default_factory=list)
-    kept: list[Any] = field(default_factory=list)
-
-    def batch(self, report: BatchReport) -> None:
-        pass
-
-    def decision(self, entry: Mapping[str, object]) -> None:
-        self.decisions.append(entry)
-
-    def apply(self, plan: Plan) -> None:
-        self.applied.append(plan)
-
-    def keep(self, state: Any) -> None:
-        self.kept.append(state)
 
 
 @dataclass(frozen=True)
@@ -125,15 +77,6 @@ class Counting:
         wanted = min(asked, self.most)
         has = snapshot["first"].degree
         return {"asked": asked}, (Request("first", wanted, f"asked {asked} times"),) if wanted != has else ()
-
-
-def loop_of(policy: Any, topology: Topology | None = None, max_slots: int = 8, **options: Any) -> tuple[Rig, Steps, Memory]:
-    clock, memory = Steps(), Memory()
-    loop = rig(
-        topology or line(), policy, bounds=SlotLimit(max_slots), read_limit=None, trigger_s=0.0, interval_s=1.0, clock=clock,
-        actuators=[memory], journal=memory, **options,
-    )  # fmt: skip
-    return loop, clock, memory
 
 
 def cycles(loop: Rig, clock: Steps, count: int, seconds: float = 1.0) -> None:
@@ -206,8 +149,8 @@ def test_a_state_that_fails_at_its_first_use_is_given_up(damaged: Any, caplog: p
     cycles(loop, clock, 2)
     assert loop.learned == {"asked": 3}
     assert loop.failures == 0
-    (told,) = caplog.messages
-    assert "policy counting cannot use its saved state" in told and "it starts without it" in told
+    (message,) = caplog.messages
+    assert "policy counting cannot use its saved state" in message and "it starts without it" in message
 
 
 def test_also_when_only_the_first_measurement_makes_it_fail(caplog: pytest.LogCaptureFixture) -> None:
@@ -230,29 +173,29 @@ def test_a_policy_that_fails_later_keeps_what_it_learned(caplog: pytest.LogCaptu
 
 def test_it_is_kept_every_ten_seconds_and_at_the_end() -> None:
     loop, clock, memory = loop_of(Counting())
-    assert memory.kept == []
-    loop, clock, memory = loop_of(Counting(), keep=(own := Memory()).keep)
+    assert memory.saved == []
+    loop, clock, memory = loop_of(Counting(), keep=(own := Memory()).save)
     cycles(loop, clock, int(SAVE_EVERY_S) - 1)
-    assert own.kept == []
+    assert own.saved == []
     cycles(loop, clock, 1)
-    assert own.kept == [{"asked": 11}]
+    assert own.saved == [{"asked": 11}]
     cycles(loop, clock, int(SAVE_EVERY_S) + 3)
-    assert own.kept[1:] == [{"asked": 21}]
+    assert own.saved[1:] == [{"asked": 21}]
     loop.stop()
-    assert own.kept[-1] == loop.learned == {"asked": 24}
-    assert memory.kept == []
+    assert own.saved[-1] == loop.learned == {"asked": 24}
+    assert memory.saved == []
 
 
 def test_in_a_dry_run_it_is_kept_too_and_before_the_first_question_there_is_nothing() -> None:
     own = Memory()
-    loop, clock, _ = loop_of(Counting(), keep=own.keep, switch=DRY)
+    loop, clock, _ = loop_of(Counting(), keep=own.save, switch=DRY)
     assert loop.learned is None
     loop.stop()
-    assert own.kept == []
-    loop, clock, _ = loop_of(Counting(), keep=own.keep, switch=DRY)
+    assert own.saved == []
+    loop, clock, _ = loop_of(Counting(), keep=own.save, switch=DRY)
     cycles(loop, clock, 3)
     loop.stop()
-    assert own.kept == [{"asked": 3}]
+    assert own.saved == [{"asked": 3}]
 
 
 def test_what_cannot_be_kept_does_not_stop_the_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -297,9 +240,9 @@ def test_operators_are_checked_through_the_guards() -> None:
 
 
 def test_the_example_in_the_error_can_be_used() -> None:
-    with pytest.raises(OptionError) as told:
+    with pytest.raises(OptionError) as refused:
         chosen("static", None, ["bounds:most"], ["a"])
-    chosen("static", None, [str(told.value).split("such as ")[1]], ["a"])
+    chosen("static", None, [str(refused.value).split("such as ")[1]], ["a"])
 
 
 def test_bounds_by_name_can_be_given_for_two_operators() -> None:
@@ -386,7 +329,7 @@ def test_arrivals_are_spread_between_the_quantiles() -> None:
     assert found == pytest.approx((20 + 10 / 1.5, 20 / 1.5, 20.0))
 
 
-def told(monitor: Monitor) -> tuple[float, ...]:
+def arrivals_seen(monitor: Monitor) -> tuple[float, ...]:
     return monitor.snapshot(1.0, 1.0, Plan({}, 1, {})).sources[0].arrivals
 
 
@@ -394,7 +337,7 @@ def test_what_waits_was_created_since_what_was_read() -> None:
     """A batch is committed at 104 s, with 20 records that were created up to 102 s; 60 more wait: 30/s of the last two."""
     monitor = Monitor(line())
     monitor.add(batch(20, committed=104.0, created=((100.0, 10.0), (102.0, 10.0)), backlog=60))
-    assert told(monitor) == pytest.approx((10.0, 10.0, 30.0, 30.0))
+    assert arrivals_seen(monitor) == pytest.approx((10.0, 10.0, 30.0, 30.0))
 
 
 def test_each_time_is_told_once() -> None:
@@ -402,9 +345,9 @@ def test_each_time_is_told_once() -> None:
     was told as waiting. It is committed at 106 s, after reading up to 105 s; 10 wait."""
     monitor = Monitor(line())
     monitor.add(batch(20, committed=104.0, created=((100.0, 10.0), (102.0, 10.0)), backlog=60))
-    told(monitor)
+    arrivals_seen(monitor)
     monitor.add(batch(90, committed=106.0, created=((103.0, 45.0), (105.0, 45.0)), backlog=10))
-    assert told(monitor) == pytest.approx((45.0, 10.0))
+    assert arrivals_seen(monitor) == pytest.approx((45.0, 10.0))
 
 
 def test_falling_behind_is_no_fewer_arrivals() -> None:
@@ -414,7 +357,7 @@ def test_falling_behind_is_no_fewer_arrivals() -> None:
         read, now = 100.0 + 2 * number, 5.0 * number
         created = ((read - 2, 100.0), (read, 100.0))
         monitor.add(batch(200, committed=100.0 + now, created=created, backlog=round(100 * (100 + now - read))))
-        assert told(monitor) == pytest.approx((100.0,) * 5)
+        assert arrivals_seen(monitor) == pytest.approx((100.0,) * 5)
 
 
 def test_a_source_that_does_not_tell_when_has_no_arrivals() -> None:

@@ -267,22 +267,22 @@ class Deaf(MemoryCluster):
     """One that is not reached: what it is told is counted, and nothing comes of it. ``going``: those it is letting go."""
 
     hears: bool = False
-    told: list[Any] = None  # type: ignore[assignment]
+    asked_for: list[Any] = None  # type: ignore[assignment]
     going: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.told = []
+        self.asked_for = []
 
     def executors(self) -> tuple[Any, ...]:
         return tuple(replace(one, leaving=one.name in self.going) for one in super().executors())
 
     def ask(self, total: int) -> None:
-        self.told.append(total)
+        self.asked_for.append(total)
         if self.hears:
             super().ask(total)
 
     def release(self, names: Sequence[str]) -> None:
-        self.told.append(tuple(names))
+        self.asked_for.append(tuple(names))
         if self.hears:
             super().release(names)
 
@@ -303,14 +303,14 @@ def test_what_the_cluster_did_not_hear_is_asked_for_again() -> None:
     for _ in range(61):
         step(fleet, clock, 3)
     assert clock.now == 62.0 and RETRY_AFTER_S == 30.0
-    assert cluster.told == [3, 3, 3], "at 1, 32 and 62 s: no more than every 30 s"
+    assert cluster.asked_for == [3, 3, 3], "at 1, 32 and 62 s: no more than every 30 s"
     cluster.hears = True
     for _ in range(34):
         step(fleet, clock, 3)  # at 92 s it is heard, and 4 s later they are there
-    assert fleet.slots == 3 and cluster.told == [3, 3, 3, 3]
+    assert fleet.slots == 3 and cluster.asked_for == [3, 3, 3, 3]
     for _ in range(100):
         step(fleet, clock, 3)
-    assert cluster.told == [3, 3, 3, 3], "all are there, so nothing is repeated"
+    assert cluster.asked_for == [3, 3, 3, 3], "all are there, so nothing is repeated"
 
 
 def test_a_lost_one_for_which_none_comes_is_asked_for() -> None:
@@ -320,9 +320,9 @@ def test_a_lost_one_for_which_none_comes_is_asked_for() -> None:
     cluster._there.pop("0")  # at 1 s, and the cluster does not care
     for _ in range(30):
         step(fleet, clock, 2)
-    assert cluster.told == [2]
+    assert cluster.asked_for == [2]
     step(fleet, clock, 2)  # missed at 2 s, 32 s now
-    assert cluster.told == [2, 2]
+    assert cluster.asked_for == [2, 2]
 
 
 def test_what_the_session_asked_for_is_not_asked_for_again() -> None:
@@ -332,7 +332,7 @@ def test_what_the_session_asked_for_is_not_asked_for_again() -> None:
     cluster._there.pop("0")
     for _ in range(100):
         step(fleet, clock, 2)
-    assert cluster.told == []
+    assert cluster.asked_for == []
 
 
 def test_those_that_start_are_not_missed() -> None:
@@ -343,23 +343,23 @@ def test_those_that_start_are_not_missed() -> None:
     cluster._there = {name: replace(one, starting=name == "1") for name, one in cluster._there.items()}
     for _ in range(100):
         step(fleet, clock, 2)
-    assert fleet.slots == 1 and cluster.told == [2]
+    assert fleet.slots == 1 and cluster.asked_for == [2]
 
 
 def test_those_that_the_cluster_did_not_let_go_are_let_go_again() -> None:
     fleet, cluster, clock = deaf(3)
     step(fleet, clock, 1)  # at 1 s two too many
     step(fleet, clock, 1, 8.0)
-    assert cluster.told == [1, ("2", "1")]  # at 9 s
+    assert cluster.asked_for == [1, ("2", "1")]  # at 9 s
     cluster.going = ("1",)  # one goes, and has something to do yet
     for _ in range(60):
         step(fleet, clock, 1)
-    assert cluster.told[2:] == [("2",), ("2",)], "at 39 and 69 s"
+    assert cluster.asked_for[2:] == [("2",), ("2",)], "at 39 and 69 s"
     assert fleet.slots == 1
     cluster.hears = True
     for _ in range(100):
         step(fleet, clock, 1)
-    assert cluster.told[4:] == [("2",)] and cluster.released == ["2"]
+    assert cluster.asked_for[4:] == [("2",)] and cluster.released == ["2"]
 
 
 def test_a_slow_start_is_measured_from_the_first_request() -> None:
@@ -394,8 +394,8 @@ def judged(most: int) -> tuple[Judge, list[list[Request]]]:
 
 def test_what_is_missing_is_proposed_and_asked_for_as_far_as_it_is_granted() -> None:
     fleet, cluster, clock = made(begin=2)
-    told: list[object] = []
-    fleet.tell = told.append
+    entries: list[object] = []
+    fleet.tell = entries.append
     fleet.judge, asked = judged(most=4)
     for slots in (5, 5, 6):
         step(fleet, clock, slots)
@@ -406,7 +406,7 @@ def test_what_is_missing_is_proposed_and_asked_for_as_far_as_it_is_granted() -> 
     ]  # fmt: skip
     assert asked[0][0].reason == "5 slots: "
     refused = Request(manager="the fleet", action=AddExecutors(1), score=1 / 5, reason="5 slots: ").to_json()
-    assert told[1:] == [{"refused": refused, "reason": "4 of 4"}], "told once"
+    assert entries[1:] == [{"refused": refused, "reason": "4 of 4"}], "told once"
     fleet.judge = judged(most=9)[0]
     step(fleet, clock, 5)
     assert cluster.asked == [4, 5]
@@ -462,11 +462,11 @@ def on_two_hosts(begin: int = 4) -> Made:
 
 def test_one_is_replaced_and_as_many_are_asked_for_as_before() -> None:
     fleet, cluster, clock = on_two_hosts()
-    told: list[object] = []
-    fleet.tell = told.append
+    entries: list[object] = []
+    fleet.tell = entries.append
     fleet.replace("0", "a is full")
     assert cluster.released == ["0"] and cluster.asked == [4] and fleet.slots == 3
-    assert told == [{"executors": {"from": 4, "to": 4, "released": ["0"]}, "reason": "a is full"}]
+    assert entries == [{"executors": {"from": 4, "to": 4, "released": ["0"]}, "reason": "a is full"}]
     step(fleet, clock, 4, 4.0)
     assert fleet.slots == 4 and cluster.asked == [4]
     assert fleet.starting_s == 6.0  # 8 + (4 - 8)/2: its start is measured too
@@ -474,19 +474,19 @@ def test_one_is_replaced_and_as_many_are_asked_for_as_before() -> None:
 
 def test_one_at_a_time_and_a_host_not_again_for_a_while() -> None:
     fleet, cluster, clock = on_two_hosts()
-    told: list[object] = []
+    entries: list[object] = []
     fleet.replace("0", "a is full")
-    fleet.tell = told.append
+    fleet.tell = entries.append
     for _ in range(3):
         fleet.replace("1", "b is full")
-    assert told == [
+    assert entries == [
         {"executors": {"kept": "1"},
          "reason": "3 of 4 executors are there, the others have to come first (b is full)"},
     ]  # fmt: skip
     step(fleet, clock, 4, 4.0)
     fleet.replace("2", "a is full")
     assert cluster.released == ["0"]
-    assert told[1:] == [{"executors": {"kept": "2"}, "reason": "another left a 4 s ago, within 300 s (a is full)"}]
+    assert entries[1:] == [{"executors": {"kept": "2"}, "reason": "another left a 4 s ago, within 300 s (a is full)"}]
     fleet.replace("1", "b is full")
     assert cluster.released == ["0", "1"]
     step(fleet, clock, 4, MIN_SECONDS_BETWEEN_MOVES)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 import springtide as st
-from control.rig import Rig, rig
+from control.rig import Memory, Rig, Steps, counted, line, loop_of, rig, same
 from springtide.control import planner
 from springtide.control.fleet import Limits
 from springtide.control.hierarchy.hierarchy import Hierarchy
@@ -38,28 +38,9 @@ from springtide.record.folder import RunFolder
 from springtide.running.journal import FolderJournal
 
 
-@dataclass(frozen=True)
-class Number:
-    n: int
-
-
-def number(draw: st.Draw) -> Number:
-    return Number(draw.index)
-
-
-def same(one: Number) -> Number:
-    return one
-
-
-def line() -> Topology:
-    """source → first ⇒ second (at most 3 tasks) → sink."""
-    stream = st.source.generate(number, rate=100).map(same, name="first")
-    return stream.map(same, name="second", parallelism=3).to(st.sink.discard(), name="sink").named("line")
-
-
 def diamond() -> Topology:
     """Two branches in the same tasks, united again."""
-    source = st.source.generate(number, rate=100)
+    source = st.source.generate(counted, rate=100)
     branches = [source.map(same, name=name) for name in ("left", "right")]
     united = branches[0].union(branches[1]).map(same, name="after")
     return united.to(st.sink.discard(), name="sink").named("diamond")
@@ -77,46 +58,6 @@ def batch(
     return BatchReport(
         number, 1, Plan({}, 1, {}), started, started + seconds, rows, rows, 0, tasks, {"sink": rows}, created, backlog
     )
-
-
-@dataclass
-class Steps:
-    """A clock that moves when told to."""
-
-    now: float = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Memory:
-    """The journal and the actuator of a test."""
-
-    batches: list[BatchReport] = field(default_factory=list)
-    decisions: list[Mapping[str, object]] = field(default_factory=list)
-    applied: list[Plan] = field(default_factory=list)
-
-    def batch(self, report: BatchReport) -> None:
-        self.batches.append(report)
-
-    def decision(self, entry: Mapping[str, object]) -> None:
-        self.decisions.append(entry)
-
-    def apply(self, plan: Plan) -> None:
-        self.applied.append(plan)
-
-
-def loop_of(
-    policy: Any, topology: Topology | None = None, *, max_slots: int = 8, read_limit: ReadLimit | None = None,
-    trigger_s: float = 0.25, **options: Any,
-) -> tuple[Rig, Steps, Memory]:  # fmt: skip
-    clock, memory = Steps(), Memory()
-    loop = rig(
-        topology or line(), policy, bounds=SlotLimit(max_slots), read_limit=read_limit, trigger_s=trigger_s, interval_s=1.0,
-        clock=clock, actuators=[memory], journal=memory, **options,
-    )  # fmt: skip
-    return loop, clock, memory
 
 
 def cycle(loop: Rig, clock: Steps, seconds: float = 1.0) -> None:
@@ -200,7 +141,7 @@ def test_operators_that_are_more_than_the_slots_share_them() -> None:
 @pytest.mark.parametrize(("shards", "parallelism", "most"), [(2, None, 2), (2, 3, 2), (64, 3, 3), (64, None, 5)])
 def test_a_stateful_operator_has_no_more_replicas_than_shards(shards: int, parallelism: int | None, most: int) -> None:
     """Five slots; what count cannot use, the sink has."""
-    stream = st.source.generate(number, rate=100).key_by("n").count(name="count", shards=shards, parallelism=parallelism)
+    stream = st.source.generate(counted, rate=100).key_by("n").count(name="count", shards=shards, parallelism=parallelism)
     topology = stream.to(st.sink.discard(), name="sink").named("counts")
     assert planner.grant(topology, {"count": 5}, SlotLimit(5), {"count": 5.0, "sink": 0.0}) == {"count": most, "sink": 1}
     filled = planner.filled(topology, SlotLimit(5))
@@ -230,7 +171,7 @@ def test_a_stage_is_no_wider_than_its_work_pays_for() -> None:
 def test_branches_in_the_same_tasks_are_counted_once() -> None:
     """A width is how many tasks an operator really has: a diamond of forward edges has its source's."""
     assert set(planner.widths(diamond(), 4, None).values()) == {4}
-    two = st.source.generate(number, rate=1).union(st.source.generate(number, rate=1, name="other"))
+    two = st.source.generate(counted, rate=1).union(st.source.generate(counted, rate=1, name="other"))
     assert planner.widths(two.to(st.sink.discard()).named("t"), 4, None)["union"] == 8
 
 
@@ -246,8 +187,8 @@ def test_what_managers_are_refused_is_recorded_with_its_reason() -> None:
         loop.report(batch(5))
         clock.now += 1.0
         loop.cycle()
-    (told,) = [entry for entry in memory.decisions if "refused" in entry]
-    assert told["refused"]["manager"] == "operator first" and "no H token" in str(told["reason"]) and told["at_s"] == 1.0  # type: ignore[index]
+    (entry,) = [entry for entry in memory.decisions if "refused" in entry]
+    assert entry["refused"]["manager"] == "operator first" and "no H token" in str(entry["reason"]) and entry["at_s"] == 1.0  # type: ignore[index]
 
 
 def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -258,11 +199,11 @@ def test_what_a_guard_holds_back_is_logged_and_recorded_while_it_goes_on_once(ca
         for second in range(9):
             loop.report(batch(5, number=second))
             cycle(loop, clock)
-    held = [entry for entry in memory.decisions if "refused" in entry]
-    assert [(entry["at_s"], entry["reason"]) for entry in held] == [
+    vetoes = [entry for entry in memory.decisions if "refused" in entry]
+    assert [(entry["at_s"], entry["reason"]) for entry in vetoes] == [
         (3.0, "it changed 1 s ago, and rests for 3 s"), (4.0, "it changed 2 s ago, and rests for 3 s"),
     ]  # fmt: skip
-    assert held[0]["refused"] == {
+    assert vetoes[0]["refused"] == {
         "guard": "cooldown", "operator": "first", "before": 4, "after": 2,
         "reason": "at 3 s the script says 2 since 3 s, it has 4", "manager": "", "degree": 2, "action": None, "score": 0.0,
     }  # fmt: skip
@@ -388,17 +329,17 @@ def test_a_policy_that_fails_from_the_start_leaves_one_replica_each(caplog: pyte
 def shed(loop: Rig, clock: Steps, *, rate: float, each_s: float, batches: int, trigger_s: float = 0.0) -> list[int]:
     """So many records come every second, and each takes so long; every batch reads all that wait, and leaves out those that
     are older than the plan says. A cycle every second, whatever batches do. Returns how many each batch kept."""
-    kept: list[int] = []
+    rows_read: list[int] = []
     started = read = clock.now
     for number in range(batches):
         age = loop.current().shed_after_s
         waiting, read = rate * (clock.now - read), clock.now
-        kept.append(round(waiting if age is None else min(waiting, rate * age)))
-        seconds = 0.1 + each_s * kept[-1]
+        rows_read.append(round(waiting if age is None else min(waiting, rate * age)))
+        seconds = 0.1 + each_s * rows_read[-1]
         _cycles(loop, clock, started, seconds)
         loop.report(batch(round(waiting), number=number, seconds=seconds, backlog=round(rate * seconds), ended=clock.now))
         _cycles(loop, clock, started, max(0.0, trigger_s - seconds))
-    return kept
+    return rows_read
 
 
 def _cycles(loop: Rig, clock: Steps, started: float, seconds: float) -> None:
@@ -416,11 +357,11 @@ def test_of_a_queue_about_as_many_as_its_limit_are_kept_however_long_batches_las
     begins before a cycle has seen the last one."""
     loop, clock, memory = loop_of(Static(), trigger_s=0.0, shedding=Shedding(queue_limit=500))
     clock.now += 0.3  # so that something waits for the first
-    kept = shed(loop, clock, rate=2_000, each_s=each_s, batches=20)
-    assert all(450 <= each <= 550 for each in kept[4:]), kept
-    told = [entry for entry in memory.decisions if entry["shed_after_s"] is not None]
-    assert 1 <= len(told) <= 4, "a rate that is measured a little differently is no new plan"
-    assert re.fullmatch(r"records older than \S+ s are left out: [\d,]+ wait", str(told[0]["reason"]))
+    rows_read = shed(loop, clock, rate=2_000, each_s=each_s, batches=20)
+    assert all(450 <= each <= 550 for each in rows_read[4:]), rows_read
+    plans = [entry for entry in memory.decisions if entry["shed_after_s"] is not None]
+    assert 1 <= len(plans) <= 4, "a rate that is measured a little differently is no new plan"
+    assert re.fullmatch(r"records older than \S+ s are left out: [\d,]+ wait", str(plans[0]["reason"]))
 
 
 def test_what_comes_until_the_trigger_counts_as_waiting() -> None:
@@ -561,8 +502,9 @@ def test_a_loop_whose_world_fails_goes_on_and_stops_when_told(caplog: pytest.Log
 
 
 def test_a_plan_that_an_actuator_failed_to_apply_is_applied_in_the_next_cycles_and_journalled_once() -> None:
-    """The disk is full in two cycles, in which nothing is measured: the plan is the same in all of them."""
-    clock, applied, full = Steps(), list[Plan](), [OSError("disk full"), OSError("disk full")]
+    """The disk is full after a batch, when its read limit is due, and in two cycles without measurements: the plan is the
+    same in all of them."""
+    clock, applied, full = Steps(), list[Plan](), [OSError("disk full") for _ in range(3)]
     memory = Memory()
 
     class Disk:
@@ -625,3 +567,41 @@ def test_the_plan_in_force_says_why() -> None:
     assert loop.snapshot is not None
     assert loop.snapshot.plan.degrees["first"] == 3
     assert loop.snapshot.plan.reason == "at 1 s the script says 3 since 1 s, it has 1"
+
+
+def test_the_read_limit_grows_with_every_batch_and_not_with_every_cycle() -> None:
+    """A backlog would otherwise wait for an interval of batches of a thousand records, which take 0.1 s each."""
+    applied = list[Plan]()
+
+    class Source:
+        def apply(self, plan: Plan) -> None:
+            applied.append(plan)
+
+    clock = Steps()
+    loop = rig(
+        line(), Static(), bounds=SlotLimit(8), read_limit=ReadLimit(5.0), trigger_s=0.0, interval_s=1.0, clock=clock,
+        actuators=[Source()], journal=Memory(),
+    )  # fmt: skip
+    read = 1_000
+    for _ in range(4):
+        assert loop.current().read_limit == applied[-1].read_limit == read
+        loop.report(batch(read, seconds=0.05 + read * 1e-6, backlog=500_000, ended=clock.now))
+        read *= 4
+    cycle(loop, clock)
+    assert loop.current().read_limit == applied[-1].read_limit == read, "a cycle learns nothing twice"
+
+
+def test_slots_do_not_fall_by_short_batches_while_full_ones_wait() -> None:
+    clock = Steps()
+    loop = rig(
+        line(), Static(), bounds=SlotLimit(8), read_limit=ReadLimit(5.0), trigger_s=0.0, interval_s=1.0, clock=clock,
+        actuators=[], journal=Memory(),
+    )  # fmt: skip
+    light = [task(name, 1_000, busy_s=0.002) for name in ("first", "second", "sink")]
+    slots = loop.current().slots
+    loop.report(batch(1_000, *light, seconds=0.1, backlog=500_000, ended=clock.now))
+    cycle(loop, clock)
+    assert loop.current().slots == slots > 1
+    loop.report(batch(1_000, *light, seconds=0.1, backlog=0, ended=clock.now))
+    cycle(loop, clock)
+    assert loop.current().slots < slots

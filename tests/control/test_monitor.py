@@ -113,6 +113,16 @@ def test_each_source_has_its_own_backlog_and_rate_where_they_are_counted() -> No
     assert seen(monitor, away).sources == (SourceSnapshot("left", 0, (), 10.0, 170), SourceSnapshot("right", 0))
 
 
+@pytest.mark.parametrize("backlogs", [{}, {"in": 300}])
+def test_records_that_were_shed_arrived_too(backlogs: dict[str, int | None]) -> None:
+    """Without them, a source would seem the slower the more is shed, and the limit of the age would grow."""
+    monitor = Monitor(one_source())
+    shed = TaskReport("in", 0, 800, 400, 0, None, 0.0, 1.0)
+    seen(monitor, replace(batch(800, 10.0, 300, shed), backlogs=backlogs))
+    (source,) = seen(monitor, replace(batch(800, 12.0, 300, shed), backlogs=backlogs)).sources
+    assert (source.rows, source.arrival_rate) == (800, 400.0)
+
+
 def test_one_report_tells_the_rate_at_which_its_backlog_was_created() -> None:
     """60 wait at 14 s, and the newest that was read was created at 12 s."""
     assert estimated_rate(batch(20, 14.0, 60, created=((10.0, 10.0), (12.0, 10.0)))) == pytest.approx(30.0)

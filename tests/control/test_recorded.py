@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from control.hierarchy.test_migration import crowded, managed, on_hosts, run, world
-from control.test_loop import batch, cycle, loop_of
+from control.rig import loop_of
+from control.test_loop import batch, cycle
 from springtide.control.hierarchy import Hierarchy
 from springtide.control.plane.served import Served
 from springtide.control.plane.spec import Spec, make

@@ -51,19 +51,19 @@ class Memory:
     """A store that forgets nothing, unless it is told to."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, dict[str, npt.NDArray[Any]]] = {}
+        self.stored_editions: dict[int, dict[str, npt.NDArray[Any]]] = {}
         self.broken = False
 
     def save(self, edition: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         if self.broken:
             raise OSError("no space left on device")
-        self.kept[edition] = {name: array.copy() for name, array in arrays.items()}
+        self.stored_editions[edition] = {name: array.copy() for name, array in arrays.items()}
 
     def load(self, edition: int) -> dict[str, npt.NDArray[Any]] | None:
-        return self.kept.get(edition)
+        return self.stored_editions.get(edition)
 
     def latest(self) -> int:
-        return max(self.kept, default=0)
+        return max(self.stored_editions, default=0)
 
 
 def plan(edition: int = 0, width: int = 2) -> Plan:
@@ -283,9 +283,10 @@ def test_long_texts_are_not_hashed_to_learn_what_records_cost(monkeypatch: pytes
     body = pa.array(["x" * 1_000_000] * 50)
     spiky = pa.array(["", *[f"{n % 2}" for n in range(48)], "y" * 10_000])  # 200 bytes on average
     records = records.append_column("body", body).append_column("spiky", spiky)
-    told = variances(pa.Table.from_batches([records.slice(0, 20), records.slice(20)]) if as_table else records, seconds)
-    assert told["body"] == Variance(0, 0, 0, 0, 0)
-    assert told["spiky"].values == 4
+    table = pa.Table.from_batches([records.slice(0, 20), records.slice(20)])
+    found = variances(table if as_table else records, seconds)
+    assert found["body"] == Variance(0, 0, 0, 0, 0)
+    assert found["spiky"].values == 4
     assert sum(hashed) < 20_000
 
 
@@ -295,8 +296,8 @@ def test_a_search_names_the_columns_that_it_passed_over() -> None:
     for _ in range(60):
         records, _ = sample(1_000)
         records = records.append_column("body", pa.array(["x" * 1_000] * 1_000))
-        told = variances(records, noise.exponential(0.01, records.num_rows))
-        found = search.add({name: tuple(one) for name, one in told.items()})
+        measured_variances = variances(records, noise.exponential(0.01, records.num_rows))
+        found = search.add({name: tuple(one) for name, one in measured_variances.items()})
         if found is not None:
             break
     assert found is not None and found.key == ()
@@ -332,8 +333,8 @@ def test_a_search_goes_on_while_no_column_can_be_judged() -> None:
     search, rng = Search(), np.random.default_rng(1)
     for _ in range(1_200):
         records = pa.record_batch({"key": rng.integers(0, 10**9, 20)})
-        told = variances(records, rng.exponential(0.01, 20))
-        assert search.add({name: tuple(one) for name, one in told.items()}) is None
+        measured_variances = variances(records, rng.exponential(0.01, 20))
+        assert search.add({name: tuple(one) for name, one in measured_variances.items()}) is None
 
 
 def test_a_search_that_found_nothing_begins_anew_with_the_next_run() -> None:
@@ -405,7 +406,7 @@ def test_the_newest_edition_that_can_be_read_is_taken_up() -> None:
     first = routing(store)
     first.report(report([1, 2], [0.1, 0.4]))
     first.report(report([1, 2, 3], [0.1, 0.4, 0.9]))
-    store.kept[first.edition] = None  # type: ignore[assignment]  # it was damaged
+    store.stored_editions[first.edition] = None  # type: ignore[assignment]  # it was damaged
     second = routing(store)
     assert second.edition == first.edition
     assert known(second.routes(plan(second.edition))["work"]) == {1: 0.1, 2: 0.4}

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import springtide as st
-from control.rig import rig
-from control.test_loop import Memory, Steps, batch, line
+from control.rig import Memory, Steps, line, rig
+from control.test_loop import batch
 from springtide.cli.control import control
 from springtide.control.planner import SlotLimit
 from springtide.control.switch import FILE, FileSwitch, FixedMode, Mode, read, write
@@ -162,14 +162,14 @@ def test_while_it_is_off_shards_stay_where_they_are(tmp_path: Path) -> None:
         topology, Scripted("* 0:2"), bounds=SlotLimit(8), read_limit=None, trigger_s=0.25, interval_s=1.0,
         clock=clock, actuators=[memory], journal=memory, switch=FileSwitch(file),
     )  # fmt: skip
-    told = replace(
+    late_report = replace(
         batch(5), state={"count": StateReport(0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, seconds={0: 5.0, 1: 4.0, 2: 0.1, 3: 0.1})}
     )
     before = loop.current().shards
     write(file, Mode.OFF)
     clock.now += 1.0
     loop.cycle()
-    loop.report(told)
+    loop.report(late_report)
     assert loop.current().shards == before
     write(file, Mode.ON)
     clock.now += 1.0
@@ -194,7 +194,7 @@ def test_the_loop_obeys_the_switch_and_records_it(tmp_path: Path) -> None:
             seen.append(loop.current().degrees["first"])
     assert seen == [3, 3, 3, 3, 3, 3, 5, 5]
     assert loop.snapshot is not None and loop.snapshot.at == 8.0, "what is measured is taken also while it is off"
-    told = [(entry["at_s"], entry.get("control"), entry.get("dry_run")) for entry in memory.decisions]
-    assert [one for one in told if one[1] or one[2]] == [
+    shown_entries = [(entry["at_s"], entry.get("control"), entry.get("dry_run")) for entry in memory.decisions]
+    assert [one for one in shown_entries if one[1] or one[2]] == [
         (3.0, Mode.OFF, None), (5.0, Mode.DRY_RUN, None), (5.0, None, True), (7.0, Mode.ON, None),
     ]  # fmt: skip

@@ -59,8 +59,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("kills")
     for victim, phases in found["victims"].items():
-        told = ", ".join(f"{phase} {count}" for phase, count in phases.items())
-        terminalreporter.write_line(f"{victim:<10}{sum(phases.values()):>4}  {told}")
+        by_phase = ", ".join(f"{phase} {count}" for phase, count in phases.items())
+        terminalreporter.write_line(f"{victim:<10}{sum(phases.values()):>4}  {by_phase}")
     terminalreporter.write_line("{runs} runs, {kills} kills, {lost} records lost, {doubled} doubled".format(**found))
     if os.environ.get(REPORT):
         Path(os.environ[REPORT]).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

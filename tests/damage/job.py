@@ -6,7 +6,7 @@
                     └┐
     names ───────────┴⇒ position → positions (json)       a processor of its own, fed by both sources
 
-``numbers`` is generated, ``names`` are files, so that Spark keeps a log for its source. ``parse`` fails on a few records, which
+``numbers`` is generated, ``names`` are files, of which the checkpoint has a list. ``parse`` fails on a few records, which
 become dead letters. ``weigh`` has a grouping that learns. No result depends on where a batch ends: a restart may cut batches
 otherwise and is still exact.
 """
@@ -141,7 +141,7 @@ def build(place: Place) -> Topology:
     return st.topology(
         "damaged",
         numbers.map(weigh, grouping="tide", by="key").to(st.sink.files(place.output / "weighed")),
-        singles.to(st.sink.files(place.output / "singles"), name="singles-files"),
+        singles.to(st.sink.files(place.output / "singles", roll_every="1h"), name="singles-files"),
         window.to(st.sink.files(place.output / "windows", format="csv")),
         numbers.union(named).key_by("key").stateful(Position, shards=SHARDS).to(
             st.sink.files(place.output / "positions", format="json")

@@ -21,7 +21,7 @@ SOAK_PARTS = 24
 
 NEEDED_KINDS = {
     "checkpoint/spark/metadata", "last checkpoint/spark/offsets/N", "last checkpoint/spark/commits/N",
-    "last checkpoint/spark/sources/N/N",
+    "last checkpoint/springtide/sources/names/N.json", "checkpoint/springtide/sources/names/lock",
     *(f"checkpoint/springtide/{name}.json" for name in (
         "topology", "epoch", "state", "ticks", "schedule", "policy", "floor", "begun", "secret", "sources/numbers",
     )),

@@ -116,7 +116,7 @@ def test_a_message_names_a_folder_by_any_file_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "has_one"),
     [
         ("it was changed; put it back, or give a new checkpoint", True),
         ("it was changed. Restore it from a backup", True),
@@ -126,8 +126,8 @@ def test_a_message_names_a_folder_by_any_file_in_it() -> None:
         ("it was changed", False),
     ],
 )
-def test_a_way_out_keeps_what_is_there(message: str, told: bool) -> None:
-    assert verdict.has_way_out(message) is told
+def test_a_way_out_keeps_what_is_there(message: str, has_one: bool) -> None:
+    assert verdict.has_way_out(message) is has_one
 
 
 def test_a_sample_has_every_kind_of_file_and_other_harms_at_other_moments(tmp_path: Path) -> None:

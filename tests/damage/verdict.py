@@ -82,8 +82,8 @@ def of(ending: Ending, damaged: Path, within: Collection[Path] = ()) -> Verdict:
     if ending.hung:
         return Verdict.UNNAMED
     if ending.error is not None:
-        told = isinstance(ending.error, SpringtideError) and names(str(ending.error), damaged, within)
-        return Verdict.REFUSED if told and has_way_out(str(ending.error)) else Verdict.UNNAMED
+        named = isinstance(ending.error, SpringtideError) and names(str(ending.error), damaged, within)
+        return Verdict.REFUSED if named and has_way_out(str(ending.error)) else Verdict.UNNAMED
     return Verdict.SILENT if ending.difference else Verdict.EXACT
 
 

@@ -61,8 +61,8 @@ def plain(value: Any, kind: pa.DataType) -> Hashable:
         return frozenset(Counter((key, plain(item, kind.item_type)) for key, item in value).items())
     if pa.types.is_list(kind):
         return tuple(plain(item, kind.value_type) for item in value)
-    kept: Hashable = value
-    return kept
+    unchanged: Hashable = value
+    return unchanged
 
 
 def stored(value: Any, kind: pa.DataType) -> Any:

@@ -52,8 +52,8 @@ class Sums:
             totals[key], due[key] = changed(totals[key], due[key], number, group.now)
         new = pa.RecordBatch.from_arrays([pa.array(totals, pa.int64()), pa.array(due, pa.int64())], schema=self.variables)
         gone = np.array([total == 0 and at is None for total, at in zip(totals, due, strict=True)], dtype=np.bool_)
-        told = pa.RecordBatch.from_arrays([*group.keys.columns, new.column(0)], names=[*group.keys.schema.names, "total"])
-        return Step(np.ones(len(gone), dtype=np.bool_), gone, new, told, None, ())
+        output = pa.RecordBatch.from_arrays([*group.keys.columns, new.column(0)], names=[*group.keys.schema.names, "total"])
+        return Step(np.ones(len(gone), dtype=np.bool_), gone, new, output, None, ())
 
 
 def changed(total: int, due: int | None, number: int, now: int) -> tuple[int, int | None]:
@@ -125,8 +125,8 @@ def compared(folder: Path, data: some.DataObject) -> None:
     with mock.patch("springtide.spark.state.stepping.key_hashes", data.draw(some.sampled_from(list(HASHES.values())))):
         for batch in batches:
             now, rows = tested.now, [row(*record) for record in batch]
-            told = tested.run(rows, width=data.draw(some.integers(1, 2)))
-            assert Counter((key_of(one), one["total"]) for one in told) == model.run(
+            output = tested.run(rows, width=data.draw(some.integers(1, 2)))
+            assert Counter((key_of(one), one["total"]) for one in output) == model.run(
                 [(key_of(r), r["number"]) for r in rows], now
             )
             tested.merge(data.draw(some.integers(0, len(tested.catalog.runs))))

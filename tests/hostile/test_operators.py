@@ -270,9 +270,9 @@ def test_records_that_kill_their_worker_go_to_the_dead_letters_and_the_rest_is_e
     after = worked.filter(Unless(worse), name="after", grouping="round-robin", on_crash="dead-letter")
     result = run(after.to(st.sink.files(tmp_path / "out", format="json")).named("hostile"), spark, tmp_path)
     assert seen(tmp_path / "out") == [n for n in range(50) if n not in (*bad, worse)]
-    told = sorted((json.loads(one["record"])["n"], one["operator"], one["error"]) for one in letters(tmp_path))
+    put_aside = sorted((json.loads(one["record"])["n"], one["operator"], one["error"]) for one in letters(tmp_path))
     killed = "Crashed: this record killed its Python worker 4 times"
-    assert told == [(3, "work", killed), (BAD, "work", killed), (worse, "after", killed)]
+    assert put_aside == [(3, "work", killed), (BAD, "work", killed), (worse, "after", killed)]
     assert caplog.text.count("that record goes to the dead letters") == 3, "once for each"
     assert result.summary["rows_failed"] == 3
     assert "in operator 'work', at record 3 of task 0 of batch 0; that record goes to the dead letters" in caplog.text

@@ -196,8 +196,8 @@ def test_a_record_that_takes_longer_than_the_limit_is_told_of_once(program: Prog
     scene.look(stalls, 0.0, 30.0, 59.9)
     assert caplog.messages == []
     scene.look(stalls, 61.0, 62.0, 200.0)
-    (told,) = caplog.messages
-    assert told.startswith("no progress for 61 s in operator 'work', at record 17 of task 3 of batch 12; process 4711 on node")
+    (said,) = caplog.messages
+    assert said.startswith("no progress for 61 s in operator 'work', at record 17 of task 3 of batch 12; process 4711 on node")
     assert stalls.still_s == pytest.approx(200.0)
     scene.seen = [replace(AT_17, place=replace(PLACE, index=18))]
     scene.look(stalls, 201.0)
@@ -225,9 +225,9 @@ def test_a_batch_that_stands_still_outside_of_operators_is_told_of_with_its_stag
     scene.look(stalls, 50.0, 70.0)
     assert caplog.messages == [], "a task has ended meanwhile"
     scene.look(stalls, 110.0, 120.0)
-    (told,) = caplog.messages
+    (said,) = caplog.messages
     assert (
-        told == "batch 12 has made no progress for 60 s, outside of any operator; its tasks: stage 4 (sql), 0 of 3 tasks done"
+        said == "batch 12 has made no progress for 60 s, outside of any operator; its tasks: stage 4 (sql), 0 of 3 tasks done"
     )
 
 

@@ -90,8 +90,8 @@ def test_documents_of_earlier_versions_are_read() -> None:
     )
     proposal = {"manager": "node n1", "action": action_to_json(action), "score": 0.5, "reason": "full"}
     assert Request.from_json(proposal) == Request(action=action, reason="full", score=0.5, manager="node n1")
-    held = {"guard": "cooldown", "operator": "a", "before": 4, "after": 2, "reason": "r"}
-    verdict = Verdict.of_refusal({"refused": held, "reason": "it changed"})
+    stored = {"guard": "cooldown", "operator": "a", "before": 4, "after": 2, "reason": "r"}
+    verdict = Verdict.of_refusal({"refused": stored, "reason": "it changed"})
     assert verdict == Verdict(Request("a", 2, "r"), None, "it changed", "cooldown", 4)
     moved = {"guard": "excluded", "operator": "", "before": None, "after": 0, "action": action_to_json(action), "reason": "r"}
     assert Verdict.of_refusal({"refused": moved, "reason": "not now"}).request == Request(action=action, reason="r")

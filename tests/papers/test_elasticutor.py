@@ -17,16 +17,16 @@ from springtide.cli.main import cli
 from springtide.errors import OptionError
 from springtide.papers.elasticutor import engine as elastic
 from springtide.papers.elasticutor import setup as elasticutor_setup
-from springtide.papers.elasticutor.book import Book, percentile
 from springtide.papers.elasticutor.control import balance, schedule
-from springtide.papers.elasticutor.engine import Elastic, Keys, Operator, Result, run
+from springtide.papers.elasticutor.engine import Elastic, ElasticOperator, ElasticResult, Keys, run
 from springtide.papers.elasticutor.exchange import scheduling_s
 from springtide.papers.elasticutor.experiments import EXPERIMENTS
+from springtide.papers.elasticutor.history import History, percentile
 from springtide.papers.elasticutor.micro import recoveries
 from springtide.papers.elasticutor.moves import OneByOne, Stopping
 from springtide.papers.elasticutor.rows import between
 from springtide.papers.elasticutor.setup import CENTRIC, ELASTIC, NAIVE, STATIC, Floats, Lab, exchange, micro, shuffled, single
-from springtide.papers.elasticutor.state import State
+from springtide.papers.elasticutor.state import ExecutorState
 from springtide.papers.rows import NOT_REPRODUCED, REPRODUCED
 
 KEYS = ["paper", "experiment", "row", "series", "x", "published", "measured", "unit", "verdict", "note"]
@@ -49,8 +49,8 @@ def even(keys: int = 1000) -> Keys:
 SMALL = {"executors": 2, "shards": 32, "nodes": 2, "cores_per_node": 4, "upstream": 2, "seconds": 10.0}
 
 
-def of(paradigm: str, keys: Keys | None = None, operator: Operator | None = None, **given: Any) -> Elastic:
-    return Elastic(paradigm, keys or even(), (operator or Operator(),), **{**SMALL, **given})
+def of(paradigm: str, keys: Keys | None = None, operator: ElasticOperator | None = None, **given: Any) -> Elastic:
+    return Elastic(paradigm, keys or even(), (operator or ElasticOperator(),), **{**SMALL, **given})
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_one_slow_executor_holds_up_all() -> None:
 def test_the_interface_bounds_what_comes_in() -> None:
     """2 nodes: half of the tuples come from the other one. 125 MB/s of 1 MB each are 125 a second, 250 for an executor on each
     node, 500 for both."""
-    found = run(of(STATIC, operator=Operator(bytes_in=1e6), executors=2, shards=500))
+    found = run(of(STATIC, operator=ElasticOperator(bytes_in=1e6), executors=2, shards=500))
     # each of 8 cores has an eighth, give or take the keys' luck
     assert 400 < found.throughput <= 500
 
@@ -95,15 +95,15 @@ def test_remote_cores_cost_their_home_node() -> None:
     """One executor at home on node 0, with 4 cores there and 4 on node 1, even load: half of the tuples go on to node 1."""
     found = run(of(ELASTIC, executors=1, shards=1000))
     assert found.remote == pytest.approx(found.throughput * 128 / 2, rel=0.1)
-    wide = run(of(ELASTIC, operator=Operator(bytes_in=1e6), executors=1, shards=1000))
+    wide = run(of(ELASTIC, operator=ElasticOperator(bytes_in=1e6), executors=1, shards=1000))
     # node 0 sends on half of 1 MB, and its senders' half of the tuples goes to any node, so half of it away: 0.75 MB a tuple
     assert wide.throughput == pytest.approx(125 / 0.75, rel=0.1)
 
 
 def test_a_move_within_a_node_and_between_nodes() -> None:
     """A shard of 1.25 MB: 2 pending tuples of 1 ms, and 10 ms at 125 MB/s if it goes to another node, more as tuples cross."""
-    setup = of(ELASTIC, operator=Operator(state_bytes=1.25e6), executors=1, shards=8)
-    state = State.of(setup, np.random.default_rng(0))
+    setup = of(ELASTIC, operator=ElasticOperator(state_bytes=1.25e6), executors=1, shards=8)
+    state = ExecutorState.of(setup, np.random.default_rng(0))
     state.spread(np.full(1000, 0.001))
     moves = OneByOne(setup, state)
     assert state.shard_core.tolist() == list(range(8)) and state.core_node.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -123,7 +123,7 @@ def test_the_receiver_waits_at_the_first_tuple_of_a_paused_shard() -> None:
     """The only shard that moves has an eighth of 8,000 tuples/s: after τ it waits with a chance of 1 − e^(−1000·τ). In 2 ms
     that is 2 − (1 − e^−2) = 1.135 ms."""
     setup = of(ELASTIC, fixed(*[1.0] * 8), executors=1, shards=8)
-    state = State.of(setup, np.random.default_rng(0))
+    state = ExecutorState.of(setup, np.random.default_rng(0))
     state.spread(np.full(8, 0.125))
     state.share[:] = 0.125
     state.last_rate = 8000.0
@@ -135,8 +135,8 @@ def test_the_receiver_waits_at_the_first_tuple_of_a_paused_shard() -> None:
 
 def test_resource_centric_stops_all_senders_for_every_shard() -> None:
     """2 senders: 2·2·2 ms for the messages. A state of 1.25 MB goes twice over 125 MB/s, 20 ms, and counts once."""
-    setup = of(CENTRIC, operator=Operator(state_bytes=1.25e6))
-    state = State.of(setup, np.random.default_rng(0))
+    setup = of(CENTRIC, operator=ElasticOperator(state_bytes=1.25e6))
+    state = ExecutorState.of(setup, np.random.default_rng(0))
     state.spread(np.full(1000, 0.001))
     moves = Stopping(setup, state)
     moves.advance(0.02)
@@ -158,7 +158,7 @@ def test_resource_centric_stops_all_senders_for_every_shard() -> None:
 
 def test_resource_centric_waits_for_the_cores_queue() -> None:
     setup = of(CENTRIC)
-    state = State.of(setup, np.random.default_rng(0))
+    state = ExecutorState.of(setup, np.random.default_rng(0))
     state.spread(np.full(1000, 0.001))
     state.waiting[0] = 50.0
     moves = Stopping(setup, state)
@@ -174,7 +174,7 @@ def test_resource_centric_waits_for_the_cores_queue() -> None:
 def test_latencies_are_first_come_first_served() -> None:
     """10 tuples come in the first second and 5 leave in each of two: the last of them waits a second. Of 4 in the senders the
     last was made when 4 fewer had been sent."""
-    book = Book(3, 1)
+    book = History(3, 1)
     book.rate[:] = 10.0, 0.0, 0.0
     book.sent[:, 0] = 10.0, 0.0, 0.0
     book.served[:, 0] = 5.0, 5.0, 0.0
@@ -193,10 +193,10 @@ def test_latencies_are_first_come_first_served() -> None:
 def test_no_tuple_and_no_core_is_lost(paradigm: str) -> None:
     """Two operators, 100 keys shuffled every 2 s, step by step: what was sent is served or waits; every shard is on a core of
     its own executor; every core has one executor and every executor a core; no queue overflows."""
-    operators = (Operator(), Operator(0.0005, 256.0, 64.0, 1e5, 2.0, from_source=False))
+    operators = (ElasticOperator(), ElasticOperator(0.0005, 256.0, 64.0, 1e5, 2.0, from_source=False))
     setup = replace(of(paradigm, nodes=4, shards=64), operators=operators)
     rng = np.random.default_rng(1)
-    state = State.of(setup, rng)
+    state = ExecutorState.of(setup, rng)
     moves = OneByOne(setup, state) if setup.elastic else Stopping(setup, state)
     weights = np.arange(1.0, 101.0) ** -0.5
     sent = served = np.zeros(len(state.home))
@@ -258,9 +258,9 @@ def test_the_set_ups_are_the_papers() -> None:
     weights = next(shuffled(0.5, 2).shares(np.random.default_rng(0)))
     assert len(weights) == 10_000 and weights.sum() == pytest.approx(1)
     assert weights.max() == pytest.approx(0.005, rel=0.02)  # 1/(2·√10,000 − 1.46)
-    state = State.of(default, np.random.default_rng(0))
+    state = ExecutorState.of(default, np.random.default_rng(0))
     assert (state.core_node == np.repeat(np.arange(32), 8)).all() and (state.core_group == state.core_node).all()
-    state = State.of(single(20), np.random.default_rng(0))
+    state = ExecutorState.of(single(20), np.random.default_rng(0))
     assert state.core_node.tolist() == [0] * 8 + [1] * 8 + [2] * 4 and state.home.tolist() == [0]
     stocks = exchange(ELASTIC, 8)
     assert len(stocks.operators) == 12 and stocks.executors == 2
@@ -277,7 +277,7 @@ def test_a_recovery_ends_where_it_stays_above() -> None:
     series = np.full(60, 10.0)
     series[:3], series[5] = 2.0, 9.0
     empty = np.zeros((0, 3))
-    assert recoveries(Result(9.0, 0.0, 0.0, series, series, series, empty, 0.0, 0.0)) == [6.0, 0.0]
+    assert recoveries(ElasticResult(9.0, 0.0, 0.0, series, series, series, empty, 0.0, 0.0)) == [6.0, 0.0]
 
 
 def test_neither_side_of_between_is_better() -> None:
@@ -358,9 +358,9 @@ def test_every_experiment_is_there() -> None:
 
 def test_a_set_up_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
-    empty = Result(1.0, 0.5, 0.5, np.ones(1), np.ones(1), np.ones(1), np.zeros((0, 3)), 0.0, 0.0)
+    empty = ElasticResult(1.0, 0.5, 0.5, np.ones(1), np.ones(1), np.ones(1), np.zeros((0, 3)), 0.0, 0.0)
 
-    def noted(setup: Elastic, seed: int) -> Result:
+    def noted(setup: Elastic, seed: int) -> ElasticResult:
         seen.append((setup.paradigm, seed))
         return empty
 

@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from springtide.connectors.generate import GenerateSource
 from springtide.control.ports import Journal
 from springtide.errors import OptionError
-from springtide.model.endpoints import DiscardSink, GenerateSource
+from springtide.model.endpoints import DiscardSink
 from springtide.model.plan import Plan
 from springtide.model.rate import constant
 from springtide.model.report import BatchReport, TaskReport, mean_max, over_time, violation_ratio

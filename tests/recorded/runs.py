@@ -116,18 +116,18 @@ def reduced(reports: list[dict[str, Any]], started: float) -> list[dict[str, Any
     def at(time_s: float) -> float:
         return round(time_s - started, 4)
 
-    kept = []
+    lines = []
     for report in reports:
         tasks = [
             [t["operator"], t["task"], t["rows_in"], round(t["busy_s"] or 0.0, 5), at(t["started"]), at(t["finished"])]
             for t in report["tasks"]
         ]
         latency = report["latency_ms"]
-        kept.append(
+        lines.append(
             {
                 "batch": report["batch"], "started": at(report["started"]), "committed": at(report["committed"]),
                 "rows_in": report["rows_in"], "latency_ms": None if latency is None else round(latency["mean"], 2),
                 "widths": report["plan"]["widths"], "tasks": tasks,
             }
         )  # fmt: skip
-    return kept
+    return lines

@@ -17,6 +17,8 @@ gets a broker that runs. Whoever takes the fixture has the marker ``kafka``.
         kafka.pause(); kafka.go_on()                       # SIGSTOP and SIGCONT: it answers nobody
         kafka.servers                                      # "127.0.0.1:20123"
         kafka.sasl_servers                                 # a listener that wants USER and PASSWORD
+        kafka.ssl_servers, kafka.certificate               # a listener with TLS, whose certificate is for localhost
+        kafka.allow(STRANGER, topic, "DESCRIBE")           # a user who else may do nothing
 
 ``make setup`` fetches the broker with Maven (``pom.xml`` beside this file) into the virtual environment. Where that is
 impossible the tests skip with the reason; with CI in the environment they fail. The first start of a process takes 4 s, of
@@ -28,9 +30,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -41,29 +41,13 @@ from typing import Any
 
 import pytest
 
-from servers.keeper import Kept, free_ports
+from springtide.bench.kafka_broker import BrokerProcess, missing
+from springtide.bench.keeper import free_ports
 
-JARS = Path(sys.prefix) / "kafka"
-START_S = 90.0
-"""Limits the wait for a broker; a machine that is busy with other tests took 20 s."""
 USER, PASSWORD = "reader", "Xq7-correct-horse"
 """Of the listener ``kafka.sasl_servers``."""
-
-
-def missing() -> str | None:
-    """Why there can be no broker here; None if there can."""
-    from springtide.errors import SetupError
-    from springtide.spark.driver.java import find_java
-
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError:
-        return "confluent-kafka is not installed: pip install springtide[kafka]"
-    try:
-        find_java()
-    except SetupError as error:
-        return f"no Java for Kafka's broker: {error}"
-    return None if (JARS / ".fetched").exists() else f"no Kafka in {JARS}: `make setup` fetches it, with Maven"
+STRANGER = "stranger"
+"""A user with the same password, who may do nothing."""
 
 
 def require() -> None:
@@ -73,65 +57,28 @@ def require() -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
 
 
-class Broker:
+class Broker(BrokerProcess):
     """One Kafka broker and what tests do with it."""
 
     def __init__(self, folder: Path) -> None:
-        from springtide.spark.driver.java import find_java
-
-        self._java = find_java().home / "bin" / "java"
-        self._port, self._sasl_port, self._controller_port = free_ports(3)
-        self._settings, self.log = folder / "server.properties", folder / "broker.log"
-        self._settings.write_text(self._properties(folder / "data"))
-        self._kept: Kept | None = None
+        super().__init__(folder)
+        self._sasl_port, self._ssl_port = free_ports(2)
+        self.certificate, self._keystore = folder / "certificate.pem", folder / "keystore.pem"
         self._names = itertools.count()
-
-    @property
-    def servers(self) -> str:
-        return f"127.0.0.1:{self._port}"
 
     @property
     def sasl_servers(self) -> str:
         """A listener that wants ``security.protocol=SASL_PLAINTEXT``, mechanism PLAIN, USER and PASSWORD."""
         return f"127.0.0.1:{self._sasl_port}"
 
-    # the process
+    @property
+    def ssl_servers(self) -> str:
+        """A listener that wants ``security.protocol=SSL``."""
+        return f"localhost:{self._ssl_port}"
 
     def format(self) -> None:
-        cluster = uuid.uuid4().bytes.hex()[:22]
-        command = [*self._command("kafka.tools.StorageTool"), "format", "-t", cluster, "-c", str(self._settings)]
-        done = subprocess.run(command, env=self._environ, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"Kafka's folder cannot be formatted: {done.stdout}{done.stderr}")
-
-    def start(self) -> None:
-        """Start the broker, unless it runs, and wait until it answers."""
-        if not self.running():
-            self.kill()
-            self._kept = Kept([*self._command("kafka.Kafka"), str(self._settings)], self.log, self._environ)
-        until = time.monotonic() + START_S
-        while not self._answers():
-            if not self.running() or time.monotonic() > until:
-                raise RuntimeError(f"Kafka does not start; the end of its log:\n{self.log.read_text()[-4000:]}")
-            time.sleep(0.1)
-
-    def running(self) -> bool:
-        return self._kept is not None and self._kept.running()
-
-    def kill(self) -> None:
-        """End the broker with SIGKILL; ``start`` starts it again with the same data and port."""
-        if self._kept is not None:
-            self._kept.kill()
-        self._kept = None
-
-    def pause(self) -> None:
-        """Stop the process as it is, so that connections stay and nothing answers."""
-        assert self._kept is not None
-        self._kept.send(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        assert self._kept is not None
-        self._kept.send(signal.SIGCONT)
+        self._certify()
+        super().format()
 
     # topics
 
@@ -151,6 +98,7 @@ class Broker:
 
         self._wait(self.admin.create_partitions([NewPartitions(topic, partitions)]))
         self._until_led(topic, partitions)
+        self.__dict__.pop("_producer", None)  # it would not know them for some minutes
 
     def delete_topic(self, topic: str) -> None:
         self._wait(self.admin.delete_topics([topic]))
@@ -177,6 +125,13 @@ class Broker:
 
         (answer,) = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
         return {f"{place.topic}/{place.partition}": place.offset for place in answer.result(10).topic_partitions}
+
+    def allow(self, user: str, topic: str, operation: str) -> None:
+        """Allow a user an operation on a topic, for example "DESCRIBE" or "READ"."""
+        from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+        what = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*"
+        self._wait(self.admin.create_acls([AclBinding(*what, AclOperation[operation], AclPermissionType.ALLOW)]))
 
     # records
 
@@ -265,56 +220,31 @@ class Broker:
                 return
             time.sleep(0.05)
 
-    def _answers(self) -> bool:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
+    def _certify(self) -> None:
+        """Make a key and a certificate that signs itself."""
+        key = self._keystore.with_name("key.pem")
+        options = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+        names = ["-addext", "subjectAltName=DNS:localhost"]
+        files = ["-keyout", str(key), "-out", str(self.certificate)]
+        subprocess.run(["openssl", *options, *names, *files], check=True, capture_output=True)
+        self._keystore.write_text(key.read_text() + self.certificate.read_text())
 
-        try:
-            return bool(AdminClient({"bootstrap.servers": self.servers, "log_level": 0}).list_topics(timeout=1).brokers)
-        except KafkaException:
-            return False
+    def _listeners(self) -> dict[str, tuple[str, str]]:
+        return {
+            **super()._listeners(), "SASL": ("SASL_PLAINTEXT", self.sasl_servers), "SSL": ("SSL", self.ssl_servers)
+        }  # fmt: skip
 
-    @property
-    def _environ(self) -> dict[str, str]:
-        """Without the options of the tests' own JVMs, whose archives of classes a broker cannot use."""
-        return {name: value for name, value in os.environ.items() if name not in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")}
-
-    def _command(self, main: str) -> list[str]:
-        logs = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        memory = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # starts in 4.0 s instead of 5.5
-        return [str(self._java), *memory, logs, "-cp", f"{JARS}/*", main]
-
-    def _properties(self, data: Path) -> str:
+    def _properties(self) -> dict[str, object]:
         one = "org.apache.kafka.common.security.plain.PlainLoginModule required user_"
-        listeners = {"PLAINTEXT": self._port, "SASL": self._sasl_port, "CONTROLLER": self._controller_port}
-        told = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
-        return "\n".join(f"{name}={value}" for name, value in {
-            "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": ",".join(told.values()),
-            "advertised.listeners": f"{told['PLAINTEXT']},{told['SASL']}",
-            "controller.listener.names": "CONTROLLER",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+        return {
+            **super()._properties(),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._keystore,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{USER}",
             "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl.plain.sasl.jaas.config": f'{one}{USER}="{PASSWORD}";',
-            "log.dirs": data,
-            "offsets.topic.replication.factor": 1,
-            "offsets.topic.num.partitions": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            "transaction.state.log.num.partitions": 1,
-            "group.initial.rebalance.delay.ms": 0,
-            "auto.create.topics.enable": "false",
-            "broker.session.timeout.ms": 2000,  # a killed broker may come back after this time; the default is 9 s
-            "broker.heartbeat.interval.ms": 500,
-            "log.retention.ms": -1,  # a test that wants retention says so in the topic's settings
-            "log.cleaner.backoff.ms": 200,  # compaction and retention come within a test
-            "log.retention.check.interval.ms": 500,
-            "log.segment.delete.delay.ms": 500,
-            "log.initial.task.delay.ms": 500,
-        }.items())  # fmt: skip
+            "listener.name.sasl.plain.sasl.jaas.config": f'{one}{USER}="{PASSWORD}" user_{STRANGER}="{PASSWORD}";',
+        }
 
 
 @pytest.fixture(scope="session")

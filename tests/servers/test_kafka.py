@@ -14,7 +14,8 @@ import pytest
 
 import servers.kafka
 from servers.kafka import PASSWORD, USER, Broker
-from servers.keeper import Kept
+from springtide.bench import kafka_broker
+from springtide.bench.keeper import Kept
 
 
 def test_records_come_back(kafka: Broker) -> None:
@@ -83,14 +84,14 @@ def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 
 def test_a_kept_server_is_killed(tmp_path: Path) -> None:
-    kept = Kept(["sleep", "1000"], tmp_path / "log", os.environ)
-    assert kept.running()
-    kept.kill()
-    assert not kept.running()
+    process = Kept(["sleep", "1000"], tmp_path / "log", os.environ)
+    assert process.running()
+    process.kill()
+    assert not process.running()
 
 
 def test_without_a_broker_tests_skip_but_ci_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(servers.kafka, "JARS", tmp_path)
+    monkeypatch.setattr(kafka_broker, "JARS", tmp_path)
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="make setup"):
         servers.kafka.require()

@@ -108,9 +108,9 @@ def test_speeds_change_at_a_record_or_at_a_time() -> None:
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30).filter(lambda chances: sum(chances) > 1e-6))
 @settings(max_examples=100)
 def test_the_alias_tables_give_every_item_its_chance(chances: list[float]) -> None:
-    kept, other = Weighted(np.array(chances)).alias
-    given = kept.copy()
-    np.add.at(given, other, 1 - kept)
+    chance, other = Weighted(np.array(chances)).alias
+    given = chance.copy()
+    np.add.at(given, other, 1 - chance)
     np.testing.assert_allclose(given / len(chances), np.array(chances) / sum(chances), atol=1e-9)
 
 

@@ -74,10 +74,10 @@ def test_the_first_intervals_are_not_scored(document: Any) -> None:
 def test_static_gets_the_peak_need_unless_it_is_told_otherwise(document: Any) -> None:
     assert document["rows"][2]["violation_ratio"] == 0.0
     assert document["rows"][2]["replicas"]["max"] >= document["rows"][0]["replicas"]["max"]
-    told = compare(
+    found = compare(
         lines.line(2), WAVE, policies=["static"], settings={"static": {"degree": 7}}, interval=10.0, processes=1
     ).document
-    assert told["rows"][1]["replicas"]["max"] == 14
+    assert found["rows"][1]["replicas"]["max"] == 14
 
 
 def test_processes_change_nothing() -> None:
@@ -85,7 +85,7 @@ def test_processes_change_nothing() -> None:
     names = ["threshold", "ds2"]
     alone = compare(lines.line(1), WAVE, policies=names, interval=20.0, processes=1, seed=3)
     together = compare(
-        lines.line(1), WAVE, policies=names, interval=20.0, processes=3, seed=3, progress=lambda *told: done.append(told)
+        lines.line(1), WAVE, policies=names, interval=20.0, processes=3, seed=3, progress=lambda *found: done.append(found)
     )
     assert alone.document == together.document
     assert alone.replicas == together.replicas
@@ -124,8 +124,8 @@ class Broken:
 @pytest.mark.parametrize("mode", ["continuous", "micro-batch"])
 def test_a_policy_that_fails_is_told_of(mode: str) -> None:
     """120 s in intervals of 10 s: decisions at 10, 20, … and, in continuous mode, none at the end."""
-    told = simulate(lines.line(1), trace=WAVE, policy=Broken(), interval=10.0, target=0.25, mode=mode).summary
-    assert told["policy_failures"] >= 11 and told["policy_failure"] == "ValueError('no idea')"
+    found = simulate(lines.line(1), trace=WAVE, policy=Broken(), interval=10.0, target=0.25, mode=mode).summary
+    assert found["policy_failures"] >= 11 and found["policy_failure"] == "ValueError('no idea')"
     well = simulate(lines.line(1), trace=WAVE, policy="ds2", interval=10.0, target=0.25, mode=mode).summary
     assert (well["policy_failures"], well["policy_failure"]) == (0, None)
 
@@ -163,8 +163,8 @@ def test_guards_stand_before_a_policy_that_is_an_object_too() -> None:
 def test_what_was_learned_without_guards_goes_on_behind_them() -> None:
     options: dict[str, Any] = {"trace": WAVE, "policy": "tide", "interval": 10.0, "target": 0.25}
     learned = simulate(lines.line(1), **options).learned
-    told = simulate(lines.line(1), **options, learned=learned, guards=["bounds:most=3"])
-    assert told.summary["policy_failures"] == 0 and told.learned is not None and set(told.learned) >= {"policy", "guards"}
+    found = simulate(lines.line(1), **options, learned=learned, guards=["bounds:most=3"])
+    assert found.summary["policy_failures"] == 0 and found.learned is not None and set(found.learned) >= {"policy", "guards"}
 
 
 @dataclass(frozen=True)
@@ -528,9 +528,9 @@ def test_no_record_is_lost_or_doubled(degrees: list[int], seed: int, timeout: fl
     base = shared(Exponential(0.02), 120.0)
     model = Model("shared", base.sources, base.operators, timeout_s=timeout)
     outcome = scripted(model, script, duration=14.0, seed=seed, starting=starting)
-    told = outcome.summary
-    assert told["rows_in"] == told["rows_out"] + told["rows_lost"] + told["rows_timed_out"] + told["rows_there"]
-    assert told["rows_lost"] == 0
+    found = outcome.summary
+    assert found["rows_in"] == found["rows_out"] + found["rows_lost"] + found["rows_timed_out"] + found["rows_there"]
+    assert found["rows_lost"] == 0
     everything = simulate(
         model, policy="scripted", settings={"script": script}, interval=1.0, records=600, by_record=True, seed=seed,
         starting=starting,
@@ -577,9 +577,9 @@ def test_what_waits_is_shared_out_anew(
     made, there = rows(at, [cost for _, cost in work]), replicas(max(before, after))
     share_out(made, len(work), 0.0, 0.0, math.inf, there, before)  # a first deal: from 0 s on, whenever one is free
     started = made.start <= now
-    kept = made.start.copy(), made.depart.copy(), made.target.copy()
+    untouched = made.start.copy(), made.depart.copy(), made.target.copy()
     share_out(made, len(work), now, begin, timeout, there, after)
-    for column, old in zip((made.start, made.depart, made.target), kept, strict=True):
+    for column, old in zip((made.start, made.depart, made.target), untouched, strict=True):
         assert (column[started] == old[started]).all()
     waiting = np.flatnonzero(~started)
     assert (np.diff(made.start[waiting]) >= 0).all()  # first come, first started

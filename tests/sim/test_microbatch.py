@@ -47,8 +47,8 @@ def line(rate: float = 100.0, cost: float = 0.001, replicas: int = 2, **options:
 
 
 def run(model: Model, constants: Constants = NONE, **options: Any) -> Outcome:
-    told = {"grouping": "round-robin", "records": 1_000, "max_slots": 8, **options}
-    return simulate(model, mode="micro-batch", constants=constants, **told)
+    busy_times = {"grouping": "round-robin", "records": 1_000, "max_slots": 8, **options}
+    return simulate(model, mode="micro-batch", constants=constants, **busy_times)
 
 
 # What a batch is
@@ -222,16 +222,16 @@ def test_tasks_have_their_speeds() -> None:
     """Two tasks, every record 1 ms; batches of 40 records, one a second."""
     times = np.repeat(np.arange(4.0), 40)
 
-    def told(*speeds: Speeds) -> list[list[float | None]]:
+    def busy_times(*speeds: Speeds) -> list[list[float | None]]:
         operator = Operator("work", ("source",), Constant(0.001), replicas=2, speeds=speeds)
         return busy(run(Model("line", (Source("source", times=times),), (operator,)), records=160, max_slots=2))
 
     even, slow = pytest.approx([0.020, 0.020]), pytest.approx([0.020, 0.060])
-    assert told(Speeds((1.0, 3.0))) == [slow, slow, slow, slow]
-    assert told(Speeds((1.0, 3.0), from_record=80)) == [even, even, slow, slow]
-    assert told(Speeds((1.0, 3.0), from_s=2.5)) == [even, even, even, slow]
-    assert told(Speeds((1.0, 3.0)), Speeds((3.0,), from_record=120, from_s=1.0))[-1] == pytest.approx([0.060, 0.020])
-    half = told(Speeds((1.0, 3.0), from_record=60))
+    assert busy_times(Speeds((1.0, 3.0))) == [slow, slow, slow, slow]
+    assert busy_times(Speeds((1.0, 3.0), from_record=80)) == [even, even, slow, slow]
+    assert busy_times(Speeds((1.0, 3.0), from_s=2.5)) == [even, even, even, slow]
+    assert busy_times(Speeds((1.0, 3.0)), Speeds((3.0,), from_record=120, from_s=1.0))[-1] == pytest.approx([0.060, 0.020])
+    half = busy_times(Speeds((1.0, 3.0), from_record=60))
     assert half == [even, pytest.approx([0.020, 0.040]), slow, slow], "a batch is cut where the record is in it"
 
 

@@ -213,7 +213,7 @@ def test_a_restart_loses_exactly_what_waits(load: list[tuple[float, float]], pau
 class Log(NamedTuple):
     """What a grouping was told, and what it saw when it chose."""
 
-    told: Floats  # target, key, cost, time
+    completions: Floats  # target, key, cost, time
     seen: Floats  # time, the longest queue, the last free replica
     counts: npt.NDArray[np.int64]
 
@@ -233,9 +233,9 @@ def shortest(state: Log, key: int, now: float, free: Floats, queue: npt.NDArray[
 
 @kernel
 def note(state: Log, target: int, key: int, cost: float, now: float) -> None:
-    state.told[state.counts[0], 0] = target
-    state.told[state.counts[0], 1] = cost
-    state.told[state.counts[0], 2] = now
+    state.completions[state.counts[0], 0] = target
+    state.completions[state.counts[0], 1] = cost
+    state.completions[state.counts[0], 2] = now
     state.counts[0] += 1
 
 
@@ -270,11 +270,11 @@ def test_groupings_are_told_in_the_order_of_time(
     found = expected(times, costs, targets)
     np.testing.assert_array_equal(outcome.latencies_s, found.depart - times)
     count = int(watching.log.counts[0])
-    told = watching.log.told[:count]
-    assert (np.diff(told[:, 2]) >= 0).all()
+    completions = watching.log.completions[:count]
+    assert (np.diff(completions[:, 2]) >= 0).all()
     # what is over by the end is told, each record once, with its replica, its cost and the time
     over = found.depart + delay <= outcome.summary["duration_s"]
-    assert sorted(map(tuple, told.tolist())) == sorted(
+    assert sorted(map(tuple, completions.tolist())) == sorted(
         zip(np.array(targets)[over].astype(float), costs[over], (found.depart + delay)[over], strict=True)
     )
 
@@ -283,9 +283,9 @@ def test_groupings_hear_nothing_of_replicas_that_only_drain() -> None:
     watching = Watching()
     script = {"script": "server 0:3 5:1"}
     _, _, outcome = run([(0.25, 2.0)] * 60, grouping=watching, policy="scripted", settings=script)
-    told = watching.log.told[: watching.log.counts[0]]
-    assert set(told[told[:, 2] <= 5.0, 0]) == {0, 1, 2}
-    assert set(told[told[:, 2] > 5.0, 0]) == {0}
+    completions = watching.log.completions[: watching.log.counts[0]]
+    assert set(completions[completions[:, 2] <= 5.0, 0]) == {0, 1, 2}
+    assert set(completions[completions[:, 2] > 5.0, 0]) == {0}
     assert outcome.summary["rows_out"] == 60
 
 

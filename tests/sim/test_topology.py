@@ -131,8 +131,8 @@ def test_a_chain_behind_a_union_of_sources_is_one_operator_to_the_policy(mode: s
     outcome = simulate(united(), mode=mode, policy="static", settings={"degree": 2}, grouping="round-robin", duration=10)
     assert outcome.summary["rows_in"] == outcome.summary["rows_out"] == 200
     assert {operator.name for operator in outcome.snapshots[0].operators} == {"wait", "same_number", "end"}
-    told = sum(snapshot["wait"].rows_in or 0 for snapshot in outcome.snapshots)
-    assert 160 <= told <= 200, "all but those after the last cycle"
+    reported = sum(snapshot["wait"].rows_in or 0 for snapshot in outcome.snapshots)
+    assert 160 <= reported <= 200, "all but those after the last cycle"
     assert outcome.snapshots[0].plan.degrees == {"wait": 2, "same_number": 2, "end": 2}
     for report in outcome.reports:
         tasks = [task.task for task in report.tasks if task.operator == "wait"]
@@ -168,11 +168,11 @@ def test_what_belongs_together_stays_together(tmp_path: Path) -> None:
     assert outcome.summary["rows_out"] == outcome.summary["rows_in"] == 300
     # two chained operators with two replicas each have four together, as on Spark they have four slots
     assert outcome.summary["replicas"]["max"] == 10
-    told = outcome.snapshots[0]
-    parts, same = told["parts"].rows_in or 0, told["same"].rows_in or 0
-    assert told["odd"].rows_in == 3 * parts
-    assert told["odd"].busy_s == pytest.approx(0.003 * parts)
-    assert (told["same"].busy_s or 0.0) <= 0.004 * same
+    reported = outcome.snapshots[0]
+    parts, same = reported["parts"].rows_in or 0, reported["same"].rows_in or 0
+    assert reported["odd"].rows_in == 3 * parts
+    assert reported["odd"].busy_s == pytest.approx(0.003 * parts)
+    assert (reported["same"].busy_s or 0.0) <= 0.004 * same
 
 
 def test_a_measured_topology_can_be_simulated() -> None:
@@ -196,7 +196,7 @@ def test_what_cannot_be_measured_wants_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operators", "told"),
+    ("operators", "reported"),
     [
         ({**COSTS, "wiat": {"seconds": 1}}, "'wiat', which is no operator of 'numbers'; did you mean 'wait'"),
         ({"wait": {"seconds": 1}}, "does not tell the seconds of 'parts'; it has to for wait, parts, odd, same"),
@@ -206,8 +206,8 @@ def test_what_cannot_be_measured_wants_a_file(tmp_path: Path) -> None:
         ([], "cannot be read as JSON of the form"),
     ],
 )
-def test_wrong_costs_are_told(tmp_path: Path, operators: object, told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_wrong_costs_are_told(tmp_path: Path, operators: object, reported: str) -> None:
+    with pytest.raises(OptionError, match=reported):
         simulate(topology(), costs=written(tmp_path, operators), duration=1)
 
 
@@ -275,7 +275,7 @@ def test_the_command_prints_a_table_for_people(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (("--mode", "batch"), "mode 'batch' does not exist; did you mean 'micro-batch'"),
         (("--set", "degree"), "write name=value"),
@@ -288,10 +288,10 @@ def test_the_command_prints_a_table_for_people(tmp_path: Path) -> None:
         (("--costs", "nowhere.json"), "'nowhere.json' cannot be read as JSON"),
     ],
 )
-def test_wrong_use_exits_with_2(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+def test_wrong_use_exits_with_2(tmp_path: Path, words: tuple[str, ...], reported: str) -> None:
     result = simulated(tmp_path, *words)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert reported in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import re
@@ -119,10 +120,11 @@ def _plain(
     what = metas.checked(
         meta, {field: metas.DEFAULTS.get(each) for field, each in (meta or {}).items()} if _mapping(meta) else {}
     )
-    _, record = schemas.as_schema(
-        {"value": value | None, **{field: metas.DEFAULTS[each] for field, each in what.items()}}, "kafka: meta"
-    )
-    assert record is not None
+    if "value" in what:
+        raise OptionError(f"kafka: meta= names the field 'value', which holds the {value.__name__} itself; take another name")
+    types = {"value": value | None, **{field: metas.DEFAULTS[each] for field, each in what.items()}}
+    schemas.as_schema(types, "kafka: meta")  # refuses what cannot be a column
+    record = dataclasses.make_dataclass("Message", list(types.items()), frozen=True)
     layout = Layout(record, "bytes" if value is bytes else "text", meta=what, created=created, hints=hints_of(record))
     _check_created(layout)
     return layout

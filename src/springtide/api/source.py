@@ -12,13 +12,18 @@ from springtide.api.annotations import returned
 from springtide.api.kafka import kafka as kafka
 from springtide.api.stream import Stream
 from springtide.api.stream import source as _stream
+from springtide.connectors.files import options as files_options
+from springtide.connectors.files.declared import FilesSource
 from springtide.connectors.generate import GenerateSource
 from springtide.errors import OptionError, TopologyError, nearest
+from springtide.model import location
 from springtide.model import schema as schemas
-from springtide.model.endpoints import DataFrameSource, FilesSource
+from springtide.model.endpoints import DataFrameSource
 from springtide.model.rate import as_rate
+from springtide.model.source import Source
 
 FORMATS = ("csv", "json", "parquet")
+LOSSES = ("stop", "go on")
 
 
 def generate(
@@ -39,24 +44,44 @@ def generate(
     return _stream(spec, name, *returned(make, schema))
 
 
+def custom(declared: Source, *, schema: object, name: str = "source") -> Stream:
+    """A source of your own, which implements ``springtide.model.source``. ``schema``: a frozen dataclass, an Arrow schema or a
+    dict of types. CONTRIBUTING.md has a recipe."""
+    if not isinstance(declared, Source):
+        raise TopologyError(f"custom: {declared!r:.200} is no springtide.model.source.Source; derive its class from that")
+    return _stream(declared, name, *schemas.as_schema(schema, "custom"))
+
+
 def files(
     path: str | os.PathLike[str], *, format: str, schema: object, created: str | None = None,
-    options: Mapping[str, str] | None = None, max_files: int | None = None, name: str = "source",
+    options: Mapping[str, str] | None = None, max_files: int | None = None, on_data_loss: str = "stop", name: str = "source",
 ) -> Stream:  # fmt: skip
-    """New files of a folder: CSV, JSON lines or Parquet. ``options`` are Spark's own of that format.
+    """New files of a folder and the folders below, at a path or a URI: CSV, JSON lines or Parquet, also compressed.
 
-    ``created`` names the column with a record's creation time, for the latency. ``max_files`` bounds a batch: Spark
-    fixes it when the query starts, so the plan's read limit does not reach this source.
+    ``options`` are Spark's: ``header``, ``sep``, ``quote``, ``escape``, ``nullValue``, ``encoding``,
+    ``pathGlobFilter``. ``created`` names the column with a record's creation time; without it that is the time at which
+    its file was modified. ``max_files`` bounds a batch, as does the plan's read limit. A file that changed or vanished before
+    it was read ends the run, or counts as lost with ``on_data_loss="go on"``.
     """
     if format not in FORMATS:
         raise OptionError(f"files: format={format!r}; {nearest(format, FORMATS)}")
     place = os.fspath(path)
-    if "://" not in place and not os.path.isdir(place):
+    if location.is_uri(place):
+        place = location.checked(place, "files: path")
+    elif not os.path.isdir(place):
         raise OptionError(f"files: there is no folder {place!r}; make it before the run, it may be empty")
+    else:
+        place = os.path.abspath(place)  # tasks may run elsewhere than the driver
     if max_files is not None and max_files < 1:
         raise OptionError(f"files: max_files={max_files} is not allowed; it is at least 1")
-    spec = FilesSource(place, format, dict(options or {}), created, max_files)
-    return _timed(_stream(spec, name, *schemas.as_schema(schema, "files")), created)
+    if on_data_loss not in LOSSES:
+        raise OptionError(f"files: on_data_loss={on_data_loss!r}; {nearest(str(on_data_loss), LOSSES)}")
+    columns, record = schemas.as_schema(schema, "files")
+    nested = [field.name for field in columns if pa.types.is_nested(field.type) or pa.types.is_binary(field.type)]
+    if format == "csv" and nested:
+        raise OptionError(f"files: CSV has no column of type {columns.field(nested[0]).type}, as {nested[0]!r} is; use str")
+    spec = FilesSource(place, format, files_options.parsed(format, options or {}), created, max_files, on_data_loss)
+    return _timed(_stream(spec, name, columns, record), created)
 
 
 def dataframe(frame: Any, *, schema: object, created: str | None = None, ordered: bool = False, name: str = "source") -> Stream:

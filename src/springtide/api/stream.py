@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from springtide.api.annotations import accepted, called, returned
+from springtide.api.looked_up import joined
 from springtide.api.ready import Ready
 from springtide.errors import OptionError, TopologyError, nearest
 from springtide.model import schema as schemas
 from springtide.model.duration import seconds
 from springtide.model.endpoints import FilesSink, MemorySink, SinkSpec, SourceSpec, TableSink
+from springtide.model.lookup import Lookup
 from springtide.model.state import Stateful, StateSpec
 from springtide.model.topology import AUTO, EventTime, Kind, OnCrash, OnError, Operator, Topology
 from springtide.processors.processor import Processor
@@ -46,6 +48,11 @@ class Stream:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the records."""
         return self._node.operator.schema
+
+    @property
+    def declared(self) -> object:
+        """The declaration of the source, if the stream is one."""
+        return self._node.operator.source
 
     if not TYPE_CHECKING:  # type checkers report the missing attribute themselves
 
@@ -86,6 +93,21 @@ class Stream:
         if refused:
             raise TopologyError(f"sql {called(function)!r}: {refused[0]}= is not allowed, because Spark plans it; leave it out")
         return self._apply(Kind.SQL, function, *schemas.as_schema(schema, called(function)), options)
+
+    def lookup(
+        self, table: Lookup, *, into: object, missing: str = "none", ttl: str | float = "1m", cache: int = 100_000,
+        patience: str | float = "30s", **options: Any,
+    ) -> Stream:  # fmt: skip
+        """Join each record with a row of a table outside, found by its key, for example ``lookup.postgres(…)``.
+
+        ``into``: the schema of the output. Fields that the records have are theirs, all others are columns of the row.
+        ``missing``: "none" for None in these fields if there is no row, or "dead-letter". ``ttl``: rows, and keys without a
+        row, are cached for this long, at most ``cache`` of them in each worker. ``patience``: a task waits this long for a
+        table that is away, before the batch is tried again.
+        """
+        made = joined(table, self.schema, into, missing, seconds(ttl, "ttl"), cache, seconds(patience, "patience"))
+        options.setdefault("name", "lookup")
+        return self._apply(Kind.MAP_BATCHES, made, made.schema, schemas.as_schema(into, "lookup")[1], options)
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The records of several streams of one schema."""

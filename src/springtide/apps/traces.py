@@ -58,7 +58,6 @@ def _folder(data: str | Path | None) -> Path:
 
 
 def _by_second(values: Floats, label: str) -> Rate:
-    """A value for every second."""
     rates = np.round(np.maximum(values, 0.0), 6)
     return Rate(tuple(np.arange(len(rates), dtype=np.float64).tolist()), tuple(rates.tolist()), float(len(rates)), label)
 

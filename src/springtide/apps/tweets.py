@@ -68,7 +68,6 @@ class Enriched:
 
 
 def tweet(draw: st.Draw) -> Tweet:
-    """The tweet with this number."""
     entity = bisect_right(_cumulated(), draw.random.random())
     return Tweet(draw.index, entity, f"@{entity} {' '.join(draw.random.choices(_WORDS, k=6))}")
 
@@ -96,7 +95,7 @@ def topology(rate: object = None, limit: int | None = None, path: str = "tweets"
         st.source.generate(tweet, rate=sampled(wave, _HOURS * 3600) if rate is None else rate, limit=limit)
         .map(classify)
         .map(enrich, grouping="auto")
-        .to(st.sink.files(path), name="store")
+        .to(st.sink.files(path, roll_every="10s", append=True), name="store")  # each demonstration adds to the folder
         .named("tweets")
     )
 

@@ -69,9 +69,9 @@ class Timing:
     busy_s: tuple[float, ...]  # of each task
 
 
-def measure(work: str, effort: Effort, progress: TextIO = sys.stderr) -> dict[str, Any]:
+def measure(work: str, quick: bool = False, progress: TextIO = sys.stderr) -> dict[str, Any]:
     """Run all contenders on all kinds of costs and sizes."""
-    k, rows = K[work], []
+    k, rows, effort = K[work], [], QUICK if quick else FULL
     streams = {(costs, size): _drawing(costs, size) for costs in COSTS for size in SIZES}
     with spark_session(WARM_WIDTH) as session:
         warm_up = {case: _measured(session, *drawing, effort.warm_records) for case, drawing in streams.items()}

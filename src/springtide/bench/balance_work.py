@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from springtide.apps import tweets
-from springtide.policy.group import Share, Table, Targets
+from springtide.policy.group import GroupPlugin, Share, Table, Targets
 from springtide.policy.group.greedy import longest_first
 
 POSG_ITEMS, POSG_COSTS_MS = 4_096, range(1, 65)
@@ -65,13 +64,12 @@ TASK_SCHEMA = "started double, busy double, done double, rows long"
 
 
 @dataclass(frozen=True)
-class LptTrue:
+class LptTrue(GroupPlugin):
     """Longest processing time first, with the true costs: a bound for groupings that have to learn them."""
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "lpt-true"
-    source: ClassVar[str] = "Graham 1969"
-    summary: ClassVar[str] = "the longest record first, by its true cost: a bound"
+    name = "lpt-true"
+    source = "Graham 1969"
+    summary = "the longest record first, by its true cost: a bound"
 
     def route(self, share: Share, table: Table) -> Targets:
         assert share.records is not None

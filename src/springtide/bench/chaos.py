@@ -31,8 +31,6 @@ SIDES = {"well": ("static", {"degree": 1}), "chaos": ("springtide.bench.chaos_po
 
 @dataclass(frozen=True)
 class Number:
-    """A record."""
-
     n: int
 
 

@@ -8,31 +8,27 @@ import random
 import signal
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State
 
 WAYS = ("raise", "hang", "die", "stop", "nonsense", "unknown operator", "no state", "stale")
 
 
 @dataclass(frozen=True)
-class Chaos:
+class Chaos(ScalePlugin):
     """Misbehaves in a share of its decisions, in one of ``WAYS``. Degrees stay the same, so that only the faults differ."""
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "chaos"
-    source: ClassVar[str] = "Springtide's benchmarks"
-    summary: ClassVar[str] = "misbehaves"
+    name = "chaos"
+    source = "Springtide's benchmarks"
+    summary = "misbehaves"
 
     share: float = parameter(0.5, minimum=0, maximum=1, help="the share of decisions in which it misbehaves")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def initial(self) -> State:
         return {"before": None}

@@ -47,8 +47,6 @@ DYNAMIC = {
 
 @dataclass(frozen=True)
 class Call:
-    """A record."""
-
     number: int
 
 
@@ -80,10 +78,11 @@ NAMES = tuple(sides(1.0))
 
 
 def measure(
-    policies: Sequence[str] = NAMES, trace: str = "psps_sbac", data: str | None = None, speed: float = SPEED,
+    policies: Sequence[str] | None = None, trace: str = "psps_sbac", data: str | None = None, speed: float = SPEED,
     seconds: float | None = None, progress: TextIO = sys.stderr,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the contenders one after the other, each for the whole trace, or for ``seconds`` of it."""
+    policies = policies or NAMES
     for name in policies:
         if name not in NAMES:
             raise OptionError(f"no policy {name!r} in this benchmark; {nearest(name, NAMES)}")

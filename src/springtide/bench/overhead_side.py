@@ -117,11 +117,7 @@ def _periods(starts: list[float], batches: int) -> list[float]:
 
 def _session(settings: str) -> Any:
     if settings == "springtide":
-        return sessions.create(
-            sessions.local_master(CORES),
-            "bench-overhead",
-            conf=KEEP_PROGRESS,
-        )
+        return sessions.create(sessions.local_master(CORES), "bench-overhead", conf=KEEP_PROGRESS)
     java.use(java.find_java())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("bench-overhead")

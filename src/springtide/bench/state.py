@@ -41,10 +41,11 @@ OMEGAS = (0, 2, 8, 16)
 
 
 def measure(
-    parts: Sequence[str] = PARTS, rounds: int = 3, rows: int | None = None, omega: int | None = None,
+    parts: Sequence[str] | None = None, rounds: int = 3, rows: int | None = None, omega: int | None = None,
     progress: TextIO = sys.stderr,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the parts, one after the other. ``rows``: limits throughput to batches of this size; ``omega``: limits skew to it."""
+    parts = parts or PARTS
     for part in parts:
         if part not in PARTS:
             raise OptionError(f"no part {part!r}; {nearest(part, PARTS)}")

@@ -6,12 +6,28 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console, RenderableType
 
 from springtide.errors import WRONG_USE, OptionError, SpringtideError
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the recorded traces.")
+COSTS = click.option(
+    "--costs", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Costs of records, from `calibrate`."
+)
+POLICY = click.option(
+    "--policy", default="tide", show_default=True, help="Policy that decides the degrees; see `springtide policies`."
+)
+GRANT = click.option(
+    "--grant", metavar="NAME:P=V,…", help="Hierarchical control with this granting policy: all, token-bucket or budget."
+)
+MANAGERS = click.option(
+    "--managers", default="", help="Options of the managers, such as operators=10s,settle=30s; see docs/control.md."
+)
 
 GROUPING = "grouping."
 """Prefix of a grouping's parameters among those of the policy."""

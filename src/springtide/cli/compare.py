@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from springtide.cli.common import errors, parted, print_json
+from springtide.cli.common import AS_JSON, COSTS, DATA_DIR, errors, parted, print_json
 from springtide.cli.tables import count, milliseconds, number
 from springtide.errors import OptionError, RunError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("topology")
 @click.option("--trace", required=True, metavar="CSV", help="Records/s over time: a CSV file, or a trace by name (see below).")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the recorded traces.")
+@DATA_DIR
 @click.option("--policies", metavar="A,B,…", help="Policies to compare. Default: all.")
 @click.option(
     "--set", "pairs", multiple=True, metavar="POLICY.NAME=VALUE",
@@ -39,15 +39,13 @@ if TYPE_CHECKING:
 @click.option("--target", default="250ms", show_default=True, help="Target of the mean latency in each second.")
 @click.option("--starting", default="0s", show_default=True, help="Start-up time of a new replica.")
 @click.option("--max-slots", type=click.IntRange(1), help="Maximum number of replicas of all operators together.")
-@click.option(
-    "--costs", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Costs of records, from `calibrate`."
-)
+@COSTS
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--processes", type=click.IntRange(1), help="Policies that run at a time. Default: one for each core.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="PNG", help="File for a plot of rate and replicas."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 def compare(
     topology: str, trace: str, data_dir: Path | None, policies: str | None, pairs: tuple[str, ...], grouping: str | None,
     plot: Path | None, as_json: bool, **options: Any,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from springtide.cli.common import errors, print_json
+from springtide.cli.common import AS_JSON, errors, print_json
 
 
 @click.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.argument("mode", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 def control(run_dir: Path, mode: str | None, as_json: bool) -> None:
     """Show the mode of the run in RUN_DIR, or switch it to on, dry-run (decide and record, change no degree) or off."""
     with errors():

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from springtide.cli.bench import bench
 from springtide.cli.calibrate import calibrate
-from springtide.cli.common import errors, parted, print_json, settings_of, warn_of_secrets
+from springtide.cli.common import AS_JSON, GRANT, MANAGERS, POLICY, errors, parted, print_json, settings_of, warn_of_secrets
 from springtide.cli.compare import compare
 from springtide.cli.control import control
 from springtide.cli.papers import papers
@@ -40,7 +40,7 @@ def cli(verbose: bool) -> None:
 
 @cli.command()
 @click.argument("topology")
-@click.option("--policy", default="tide", show_default=True, help="Policy that decides the degrees; see `springtide policies`.")
+@POLICY
 @click.option(
     "--guard",
     "guards",
@@ -48,10 +48,8 @@ def cli(verbose: bool) -> None:
     metavar="NAME:P=V,…",
     help="A guard between policy and plan, such as cooldown:before_out=30s; repeatable.",
 )
-@click.option(
-    "--grant", metavar="NAME:P=V,…", help="Hierarchical control with this granting policy: all, token-bucket or budget."
-)
-@click.option("--managers", default="", help="Options of the managers, such as operators=10s,settle=30s; see docs/control.md.")
+@GRANT
+@MANAGERS
 @click.option("--shed-after", help="Drop and count records that are older than this when their batch starts, such as 30s.")
 @click.option(
     "--queue-limit", type=click.IntRange(1), help="Limit of waiting records; beyond it the oldest are dropped and counted."
@@ -141,16 +139,35 @@ def _kind_and_name(text: str) -> tuple[str, str]:
     return kind, name
 
 
+def _check(name: str | None) -> None:
+    """Print the rules that a scaling policy breaks, with its default parameters, and exit with 1 if there are any."""
+    from springtide.policy import registry, trial
+
+    kind, short = _kind_and_name(name or "")
+    if kind != "scale":
+        raise OptionError(f"--check: {name!r} is no scaling policy; write its name, such as scale/tide or scale/module:Class")
+    found = trial.violations(registry.create("scale", short))
+    for fault in found:
+        click.echo(f"{name}: {fault}", err=True)
+    click.echo(f"{name}: rules broken: {len(found)}")
+    if found:
+        sys.exit(1)
+
+
 @cli.command()
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @click.option("--markdown", is_flag=True, help="Print docs/policies.md, with every parameter.")
-def policies(name: str | None, as_json: bool, markdown: bool) -> None:
+@click.option("--check", is_flag=True, help="Check the scaling policy NAME, such as scale/module:Class, by common rules.")
+def policies(name: str | None, as_json: bool, markdown: bool, check: bool) -> None:
     """List all policies and plug-ins or those of a kind, such as scale; or describe one by NAME, such as scale/scripted."""
     from springtide.cli.tables import policies_markdown, policy_table
     from springtide.policy import registry
 
     with errors():
+        if check:
+            _check(name)
+            return
         described = [registry.describe(plugin) for plugin in registry.available()]
         of_kind = [plugin for plugin in described if plugin["kind"] == name]
         if name is not None:
@@ -164,12 +181,25 @@ def policies(name: str | None, as_json: bool, markdown: bool) -> None:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(as_json: bool) -> None:
+@AS_JSON
+@click.option("--kafka", "servers", metavar="HOST:PORT", help="Check a connection to Kafka instead.")
+@click.option("--topic", help="With --kafka: a topic that is to be read, or a pattern that begins with ^.")
+@click.option(
+    "--config", multiple=True, metavar="NAME=VALUE", help="With --kafka: a setting; of a secret env:NAME or file:PATH."
+)
+@errors()
+def doctor(as_json: bool, servers: str | None, topic: str | None, config: tuple[str, ...]) -> None:
     """Check whether this machine can run Springtide, and say how to correct what does not suffice."""
     from springtide.cli.doctor import examine, render
 
-    findings = examine()
+    if servers is None and (topic is not None or config):
+        raise OptionError("--topic and --config are for --kafka HOST:PORT; give it too")
+    if servers is None:
+        findings = examine()
+    else:
+        from springtide.cli.doctor_kafka import examine_kafka
+
+        findings = examine_kafka(servers, topic, settings_of("--config", config))
     click.echo(render(findings, as_json))
     sys.exit(0 if all(finding.ok for finding in findings) else 1)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.status import Status
 from rich.table import Table
 
-from springtide.cli.common import errors, print_json
+from springtide.cli.common import AS_JSON, errors, show
 from springtide.cli.tables import number
 from springtide.errors import OptionError
 
@@ -28,24 +28,28 @@ def papers() -> None:
     """Repeat the papers' experiments in the simulator, and compare with the published numbers."""
 
 
+PLOTS = click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder for plots of the figures."
+)
+
+
 @papers.command()
 @click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="Streams for each point.")
 @click.option("--figure", "numbers", multiple=True, type=int, metavar="N", help="Only this figure, 4 to 12; repeatable.")
-@click.option(
-    "--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder for plots of the figures."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@PLOTS
+@AS_JSON
 def posg(seeds: int, numbers: tuple[int, ...], plots: Path | None, as_json: bool) -> None:
     """POSG's figures 4 to 12: round-robin, posg, full knowledge and tide on the paper's streams."""
+    from springtide.papers.lab import StreamLab
+    from springtide.papers.plots import draw
+    from springtide.papers.posg import FIGURES
+
     with errors():
-        rows, drawn = _measured(seeds, numbers, plots)
-    if as_json:
-        print_json([row.as_json() for row in rows])
-        return
-    console = Console()
-    console.print(_table(rows))
-    for path in drawn:
-        console.print(f"Plot: {path}", soft_wrap=True, highlight=False)
+        for wrong in (figure for figure in numbers if figure not in FIGURES):
+            raise OptionError(f"--figure {wrong}: POSG's figures with measurements are {', '.join(map(str, FIGURES))}")
+        figures = [FIGURES[chosen] for chosen in sorted(set(numbers)) or FIGURES]
+        rows, drawn = _measured(figures, StreamLab(seeds), draw, plots)
+    _print(rows, _table, as_json, drawn)
 
 
 @papers.command()
@@ -53,7 +57,7 @@ def posg(seeds: int, numbers: tuple[int, ...], plots: Path | None, as_json: bool
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the taxi trace; or set SPRINGTIDE_DATA."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
     """EDF's table 1: thresholds, Q-learning and model-based learning on the taxi trace, with and without token bucket."""
     from springtide.apps.traces import named
@@ -64,10 +68,7 @@ def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
         with Console(stderr=True).status("") as status:
             bench.progress = partial(_show, status, TABLE)
             rows = table(bench) + orders(bench)
-    if as_json:
-        print_json([row.as_json() for row in rows])
-    else:
-        Console().print(_edf_tables(rows))
+    _print(rows, _edf_tables, as_json)
 
 
 @papers.command()
@@ -75,10 +76,8 @@ def edf(seeds: int, data_dir: Path | None, as_json: bool) -> None:
 @click.option("--seconds", default=60, show_default=True, type=click.IntRange(30), help="Measured time of each run.")
 @click.option("--figure", "figures", multiple=True, type=int, metavar="N", help="Only this figure, 6 to 16 or 19; repeatable.")
 @click.option("--table", "tables", multiple=True, type=int, metavar="N", help="Only this table, 2 or 3; repeatable.")
-@click.option(
-    "--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder for plots of the figures."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@PLOTS
+@AS_JSON
 def elasticutor(
     seeds: int, seconds: int, figures: tuple[int, ...], tables: tuple[int, ...], plots: Path | None, as_json: bool
 ) -> None:
@@ -88,27 +87,40 @@ def elasticutor(
     from springtide.papers.elasticutor.setup import Lab
 
     asked = [f"figure {figure}" for figure in figures] + [f"table {table}" for table in tables]
-    rows: list[Row] = []
-    drawn: list[Path | None] = []
     with errors():
         for wrong in (name for name in asked if name not in EXPERIMENTS):
             raise OptionError(f"{wrong} is not among Elasticutor's with measurements: {', '.join(EXPERIMENTS)}")
-        lab = Lab(seeds, seconds)
-        with Console(stderr=True).status("") as status:
-            for experiment in (EXPERIMENTS[name] for name in EXPERIMENTS if not asked or name in asked):
-                lab.progress = partial(_show, status, experiment.name)
-                found = experiment.measure(lab)
-                rows += found
-                status.console.print(f"{experiment.name}: {experiment.title}, {len(found)} rows", highlight=False)
-                if plots is not None:
-                    drawn.append(draw(experiment, found, lab, plots))
-    if as_json:
-        print_json([row.as_json() for row in rows])
-        return
-    console = Console()
-    console.print(_elasticutor_tables(rows))
-    for path in filter(None, drawn):
-        console.print(f"Plot: {path}", soft_wrap=True, highlight=False)
+        experiments = [EXPERIMENTS[name] for name in EXPERIMENTS if not asked or name in asked]
+        rows, drawn = _measured(experiments, Lab(seeds, seconds), draw, plots)
+    _print(rows, _elasticutor_tables, as_json, drawn)
+
+
+def _measured(
+    experiments: Iterable[Any], lab: Any, draw: Callable[..., Path | None], plots: Path | None
+) -> tuple[list[Row], list[Path]]:
+    rows: list[Row] = []
+    drawn: list[Path | None] = []
+    with Console(stderr=True).status("") as status:
+        for experiment in experiments:
+            lab.progress = partial(_show, status, experiment.name)
+            found = experiment.measure(lab)
+            rows += found
+            status.console.print(f"{experiment.name}: {experiment.title}, {len(found)} rows", highlight=False)
+            if plots is not None:
+                drawn.append(draw(experiment, found, lab, plots))
+    return rows, [path for path in drawn if path is not None]
+
+
+def _show(status: Status, experiment: str, run: str) -> None:
+    status.update(f"{experiment}: {run}")
+
+
+def _print(
+    rows: Sequence[Row], table: Callable[[Sequence[Row]], RenderableType], as_json: bool, drawn: Sequence[Path] = ()
+) -> None:
+    show([row.as_json() for row in rows] if as_json else rows, as_json, table)
+    for path in () if as_json else drawn:
+        Console().print(f"Plot: {path}", soft_wrap=True, highlight=False)
 
 
 def _elasticutor_tables(rows: Sequence[Row]) -> RenderableType:
@@ -141,43 +153,13 @@ def _edf_tables(rows: Sequence[Row]) -> RenderableType:
     cells = {(row.row, row.series): row for row in rows if row.experiment == TABLE}
     first = Table("", *METRICS, title=TABLE, title_justify="left", caption="measured (published)", caption_justify="left")
     for label in dict.fromkeys(label for label, _ in cells):
-        first.add_row(label, *(_beside(cells[label, metric]) for metric in METRICS))
+        first.add_row(label, *(_judged(cells[label, metric]) for metric in METRICS))
     rest = [row for row in rows if row.experiment != TABLE]
     second = Table("", "measured", "published", "verdict", title="orders", title_justify="left")
     for row in rest:
         second.add_row(row.row, f"{number(row.measured)} {row.unit}", number(row.published), row.verdict)
     why = [f"  {row.row}, {row.series}: {row.note}" for row in rows if row.verdict == "not reproduced"]
     return Group(first, "", second, "", *why)
-
-
-def _beside(row: Row) -> str:
-    mark = " ✗" if row.verdict == "not reproduced" else ""
-    return f"{number(row.measured)} ({number(row.published)}){mark}"
-
-
-def _measured(seeds: int, numbers: Sequence[int], plots: Path | None) -> tuple[list[Row], list[Path]]:
-    from springtide.papers.lab import StreamLab
-    from springtide.papers.plots import draw
-    from springtide.papers.posg import FIGURES
-
-    for wrong in (figure for figure in numbers if figure not in FIGURES):
-        raise OptionError(f"--figure {wrong}: POSG's figures with measurements are {', '.join(map(str, FIGURES))}")
-    lab = StreamLab(seeds)
-    rows: list[Row] = []
-    drawn = []
-    with Console(stderr=True).status("") as status:
-        for figure in (FIGURES[chosen] for chosen in (sorted(set(numbers)) or FIGURES)):
-            lab.progress = partial(_show, status, figure.name)
-            found = figure.measure(lab)
-            rows += found
-            status.console.print(f"{figure.name}: {figure.title}, {len(found)} rows", highlight=False)
-            if plots is not None:
-                drawn.append(draw(figure, found, lab, plots))
-    return rows, drawn
-
-
-def _show(status: Status, figure: str, run: str) -> None:
-    status.update(f"{figure}: {run}")
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:

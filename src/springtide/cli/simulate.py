@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from springtide.cli.common import errors, parted, show
+from springtide.cli.common import DATA_DIR, GRANT, MANAGERS, POLICY, errors, parted, show
 from springtide.cli.tables import UNKNOWN, count, facts_table, latency_facts, mean_max, number
 from springtide.model.duration import seconds
 
@@ -22,13 +22,11 @@ from springtide.model.duration import seconds
 @click.argument("topology")
 @click.option("--trace", metavar="CSV", help="Records/s over time, instead of the sources' own rates.")
 @click.option("--arrivals", help="Arrivals within a step of the rate: even or poisson. Default: the source's own.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the recorded traces.")
-@click.option("--policy", default="tide", show_default=True, help="Policy that decides the degrees; see `springtide policies`.")
+@DATA_DIR
+@POLICY
 @click.option("--guard", "guards", multiple=True, metavar="NAME:P=V,…", help="A guard between policy and plan; repeatable.")
-@click.option(
-    "--grant", metavar="NAME:P=V,…", help="Hierarchical control with this granting policy: all, token-bucket or budget."
-)
-@click.option("--managers", default="", help="Options of the managers, such as operators=10s,settle=30s; see docs/control.md.")
+@GRANT
+@MANAGERS
 @click.option("--starting", default="0s", show_default=True, help="Start-up time of a new replica.")
 @click.option(
     "--grouping",

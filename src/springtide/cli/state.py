@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from springtide.cli.common import errors, print_json
+from springtide.cli.common import AS_JSON, errors, print_json
 from springtide.cli.common import show as show_document
 from springtide.cli.tables import UNKNOWN, count
 from springtide.errors import OptionError
@@ -21,7 +21,6 @@ from springtide.errors import OptionError
 if TYPE_CHECKING:
     from springtide.spark.state.reading import Reading, StoredState
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 FILE = click.Path(path_type=Path)
 TAIL = 1 << 20
 """Bytes that are read from the end of a run's record; a batch's line has some kB."""
@@ -181,7 +180,6 @@ def _operator(opened: Reading, marks: dict[str, tuple[int, int | None]]) -> dict
 
 
 def _key(opened: Reading, texts: tuple[str, ...]) -> dict[str, Any]:
-    """The state of one key."""
     import pyarrow as pa
 
     from springtide.spark.state.segment import KEY, STATE, TOUCHED

@@ -210,6 +210,17 @@ def routing_table(document: Mapping[str, Any]) -> RenderableType:
     return table
 
 
+def kafka_table(document: Mapping[str, Any]) -> RenderableType:
+    """The result of ``bench kafka``."""
+    table = Table("job", "engine", "records/s (IQR)", "p50", "p95", "p99", title=f"{count(document['records'])} records")
+    for row in document["rows"]:
+        low, high = row.get("rate_iqr", (None, None))
+        rate = f"{count(row['rate_rows_s'])} ({count(low)}–{count(high)})"
+        times = [milliseconds(row[name]) for name in ("p50_ms", "p95_ms", "p99_ms")]
+        table.add_row(row["job"], row["engine"], row.get("note") or rate, *times)
+    return table
+
+
 def decisions_table(document: Mapping[str, Any]) -> RenderableType:
     """The result of ``bench decisions``: a row for each policy, a column for each number of operators."""
     rows, limit = document["rows"], document["limit_ms"]

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from springtide.cli.common import errors, print_json, settings_of
+from springtide.cli.common import COSTS, DATA_DIR, errors, print_json, settings_of
 from springtide.errors import OptionError
 
 
 @click.command()
 @click.argument("topology")
 @click.option("--trace", required=True, metavar="CSV", help="Records/s over time: a CSV file, or a trace by name.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the recorded traces.")
+@DATA_DIR
 @click.option("--policy", required=True, help="Policy to train; see `springtide policies`.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A parameter of the policy; repeatable.")
 @click.option(
@@ -24,9 +24,7 @@ from springtide.errors import OptionError
 @click.option("--target", default="250ms", show_default=True, help="Target of the mean latency in each second.")
 @click.option("--max-slots", type=click.IntRange(1), help="Maximum number of replicas.")
 @click.option("--mode", default="continuous", show_default=True, help="continuous, or micro-batch, like Spark.")
-@click.option(
-    "--costs", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Costs of records, from `calibrate`."
-)
+@COSTS
 @click.option("--seed", default=0, show_default=True, help="Seed of the first pass; each pass adds 1.")
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File for the learned state.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the violations and replicas of each pass.")

@@ -86,7 +86,7 @@ class Schedule(Enumerator):
         return {"next": max(self._arrived, since["next"])}
 
     def count(self, since: Position, until: Position) -> int:
-        return int(until["next"] - since["next"])
+        return max(0, int(until["next"] - since["next"]))
 
     def limited(self, since: Position, end: Position, most: int) -> Position:
         return {"next": min(end["next"], since["next"] + max(1, most))}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from springtide.control.fleet import Fleet, Limits
 from springtide.control.hierarchy.executors import ExecutorGrants
-from springtide.control.ports import Clock, Cluster
+from springtide.control.ports import Clock, ClusterManager
 from springtide.model.plan import Plan, Request
 from springtide.model.request import RemoveExecutor
 from springtide.model.snapshot import Snapshot
@@ -27,7 +27,7 @@ class Executors:
         self._batches = 0  # of the present cluster
         self.fleet: Fleet | None = None
 
-    def employ(self, cluster: Cluster, limits: Limits, elastic: bool, caching: bool = False) -> None:
+    def employ(self, cluster: ClusterManager, limits: Limits, elastic: bool, caching: bool = False) -> None:
         """Scale a cluster's executors by the plans, or only observe them. ``caching``: their hosts cache state."""
         self._batches = 0
         if self.fleet is None:

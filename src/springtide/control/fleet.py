@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from springtide.control import fleet_rule as rule
 from springtide.control.fleet_rule import Change, FleetState, Orders
 from springtide.control.fleet_rule import Limits as Limits
-from springtide.control.ports import Clock, Cluster
+from springtide.control.ports import Clock, ClusterManager
 from springtide.model.executor import Executor
 from springtide.model.request import Action, AddExecutors, RemoveExecutor, Request, Verdict
 from springtide.model.snapshot import NodeSnapshot
@@ -28,7 +28,7 @@ class Fleet:
     ``tell``: writes to the journal. ``elastic``: False only observes. ``caching``: executors of a host share its cached state.
     """
 
-    cluster: Cluster
+    cluster: ClusterManager
     limits: Limits
     clock: Clock
     tell: Callable[[Mapping[str, object]], None] = lambda _: None
@@ -44,7 +44,7 @@ class Fleet:
     def __post_init__(self) -> None:
         self._state = FleetState(self.clock())
 
-    def move(self, cluster: Cluster, leaving: Iterable[str] = ()) -> None:
+    def move(self, cluster: ClusterManager, leaving: Iterable[str] = ()) -> None:
         """Continue with the executors of another session after a driver died, or restart with the same executors.
 
         ``leaving``: executors that were released before.

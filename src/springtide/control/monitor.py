@@ -98,6 +98,13 @@ class Monitor:
             return sum(report.rows_in for report in reports)
         return sum(task.rows_out for task in tasks)
 
+    def _rows_read(self, source: str, reports: Sequence[BatchReport]) -> int:
+        """The records read from a source, with those that were shed: they arrived too."""
+        tasks = [task for report in reports for task in report.tasks if task.operator == source]
+        if not tasks and len(self._topology.sources) == 1:
+            return sum(report.rows_in for report in reports)
+        return sum(task.rows_out if task.rows_in is None else task.rows_in for task in tasks)
+
     def _sources(self, reports: Sequence[BatchReport]) -> tuple[SourceSnapshot, ...]:
         """A report has the creation times of all sources together. So each of several sources gets a share of the arrivals, in
         proportion to the records read from it; likewise of the arrival rate, if its own backlog is not counted.
@@ -105,7 +112,7 @@ class Monitor:
         names = [source.name for source in self._topology.sources]
         if not reports:
             return tuple(SourceSnapshot(name, None, backlog=self._backlogs.get(name)) for name in names)
-        rows = {name: self._rows_out(name, reports) for name in names}
+        rows = {name: self._rows_read(name, reports) for name in names}
         arrivals, rates, rate = self._arrivals(reports), self._arrival_rates(reports, rows), self._arrival_rate(reports)
         total = sum(rows.values())
         found = []

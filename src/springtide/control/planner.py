@@ -71,8 +71,17 @@ def filled(topology: Topology, bounds: SlotLimit) -> dict[str, int]:
     return degrees
 
 
-def slots(degrees: Mapping[str, int], bounds: SlotLimit, work: Mapping[str, float] | None = None) -> int:
-    return min(needed.slots(degrees, work or {}), bounds.max_slots)
+def reading(snapshot: Snapshot) -> float:
+    """Seconds of work a second that tasks spend on reading sources."""
+    if not snapshot.batches or not snapshot.interval_s:
+        return 0.0
+    return sum(source.busy_s or 0.0 for source in snapshot.sources) / snapshot.interval_s
+
+
+def slots(
+    degrees: Mapping[str, int], bounds: SlotLimit, work: Mapping[str, float] | None = None, reading: float = 0.0
+) -> int:  # fmt: skip
+    return min(needed.slots(degrees, work or {}, reading), bounds.max_slots)
 
 
 def widths(topology: Topology, slots: int, snapshot: Snapshot | None) -> dict[str, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -72,6 +74,8 @@ class Plans:
         self._intake = intake or Intake()
         self._routing, self._sharding = routing or Routing(topology, {}, None), sharding or Sharding(topology)
         self._work: Mapping[str, float] = {}
+        self._reading = 0.0
+        self._changing = threading.Lock()  # on the plan in force and what applies it
         self._taken: Plan | None = None  # the last plan that a batch took
         self.plan = self._first_plan()
 
@@ -92,10 +96,12 @@ class Plans:
             if plan.degrees != self.plan.degrees or plan.actions:
                 log.info("degrees %s, slots %d, widths %s: %s", dict(plan.degrees), plan.slots, dict(plan.widths), reason)
             self._world.journal.decision({**plan.to_json(), "at_s": round(snapshot.at, 3), "reason": reason})
-            self.plan = replace(plan, actions=(), reason=reason)  # actions are done once
-            self._unapplied = [(actuator, plan) for actuator in self._world.actuators]
+            with self._changing:
+                self.plan = replace(plan, actions=(), reason=reason)  # actions are done once
+                self._unapplied = [(actuator, plan) for actuator in self._world.actuators]
         try:
-            self._apply()
+            with self._changing:
+                self._apply()
         finally:
             # before anything was measured, no executor is requested or released
             if self._work and self._decider.mode is Mode.ON:
@@ -119,9 +125,23 @@ class Plans:
         self._intake.report(report)
         if self._world.executors.warm_after_batch():
             self._world.monitor.add(report)
+            self._limit(self._intake.learn(report))
         self._routing.report(report)
         self._sharding.report(report)
         self._world.journal.batch(report)
+
+    def _limit(self, read_limit: int | None) -> None:
+        """Change the read limit of the plan in force for the next batch. The data flow does not wait for a control cycle that
+        changes the plan now, and an actuator that fails is tried again in the next cycle, which says so."""
+        if read_limit == self.plan.read_limit or self._decider.mode is Mode.OFF or not self._changing.acquire(blocking=False):
+            return
+        try:
+            self.plan = replace(self.plan, read_limit=read_limit)
+            self._unapplied = [(actuator, self.plan) for actuator in self._world.actuators]
+            with contextlib.suppress(Exception):
+                self._apply()
+        finally:
+            self._changing.release()
 
     def _first_plan(self) -> Plan:
         """The plan before any measurement: the policy's requests at time 0, or all slots while it decides nothing."""
@@ -145,9 +165,12 @@ class Plans:
 
     def _make_plan(self, degrees: Mapping[str, int], snapshot: Snapshot | None, requests: Sequence[Request]) -> Plan:
         bounds = self._goals.bounds
-        self._work = (planner.work(snapshot) if snapshot is not None else {}) or self._work
+        if snapshot is not None and (work := planner.work(snapshot)):
+            self._work, self._reading = work, planner.reading(snapshot)
         granted = planner.grant(self._topology, {**degrees, **degrees_of(requests)}, bounds, self._work)
-        slots = planner.slots(granted, bounds, self._work)
+        slots = planner.slots(granted, bounds, self._work, self._reading)
+        if snapshot is not None and granted == self.plan.degrees and self._fills_batches(snapshot.backlog):
+            slots = max(slots, self.plan.slots)
         there = self._world.executors.slots or slots
         usable = min(there, slots if self._work else bounds.max_slots)  # all, until something is measured
         widths = planner.widths(self._topology, usable, snapshot)
@@ -156,6 +179,11 @@ class Plans:
         actions = tuple(action for request in requests if (action := _placed(request.action)) is not None)
         limit, shed_after_s = self._intake.read_limit(snapshot, usable), self._intake.shed_after_s
         return Plan(granted, slots, widths, limit, self._goals.trigger_s, shed_after_s=shed_after_s, actions=actions)
+
+    def _fills_batches(self, backlog: int | None) -> bool:
+        """Whether as many records wait as a batch may read. Then the work of the last batches, which may have been short, does
+        not say how few slots are enough."""
+        return backlog is not None and self.plan.read_limit is not None and backlog > self.plan.read_limit
 
     def _other_reason(self, plan: Plan) -> str:
         """Why a plan changed though nothing was requested."""

@@ -25,15 +25,12 @@ class Control(Protocol):
 
     def current(self) -> Plan:
         """The plan in force, taken when a batch starts."""
-        ...
 
     def routes(self, plan: Plan) -> Mapping[str, Route]:
         """How records are routed to each operator under a plan."""
-        ...
 
     def report(self, report: BatchReport) -> None:
         """Take the report of a batch when it is committed."""
-        ...
 
 
 class Failure(Exception):
@@ -57,18 +54,15 @@ class DataPlane(Protocol):
 
     def open(self) -> None:
         """Start the engine that the operators run on."""
-        ...
 
     def carry(self, ending: Ending) -> Ended | None:
         """Carry records until the run ends, and return why it ended; None to be called again, as there may be more records.
 
         Raises ``Failure`` if it can be called again, and then continues after the last commit; any other error is final.
         """
-        ...
 
     def close(self) -> None:
         """Release all resources."""
-        ...
 
 
 class Planning(Protocol):
@@ -76,13 +70,11 @@ class Planning(Protocol):
 
     def measure(self, at: float, interval_s: float) -> Snapshot | None:
         """The measurements since the last call, ``at`` seconds after the start; None when there is nothing new to decide on."""
-        ...
 
     def next_plan(self, snapshot: Snapshot, requests: Sequence[Request]) -> Plan: ...
 
     def adopt(self, plan: Plan, requests: Sequence[Request], snapshot: Snapshot) -> None:
         """Put a plan in force, record it and carry it out. After a failure, the next call carries it out again."""
-        ...
 
 
 class PolicyHost(Protocol):
@@ -94,7 +86,6 @@ class PolicyHost(Protocol):
     @property
     def restarts(self) -> int:
         """The number of restarts of its process."""
-        ...
 
     def initial(self) -> State: ...
 
@@ -102,15 +93,12 @@ class PolicyHost(Protocol):
 
     def refusals(self, state: State) -> list[Verdict]:
         """The new refusals of guards and managers in the decision that left this state."""
-        ...
 
     def forget(self) -> None:
         """Reset the state before the next decision."""
-        ...
 
     def close(self) -> State | None:
         """End its process; returns the policy's state, where the process has it."""
-        ...
 
 
 class Measuring(Protocol):
@@ -120,7 +108,6 @@ class Measuring(Protocol):
 
     def snapshot(self, at: float, interval_s: float, plan: Plan) -> Snapshot:
         """The measurements since the last snapshot."""
-        ...
 
 
 class Actuator(Protocol):
@@ -129,20 +116,17 @@ class Actuator(Protocol):
     def apply(self, plan: Plan) -> None: ...
 
 
-class Cluster(Protocol):
+class ClusterManager(Protocol):
     """The executors of a run. Requests and releases return at once, may be repeated, and never raise."""
 
     def executors(self) -> tuple[Executor, ...]:
         """The present executors; none where there are no real ones, as in one process."""
-        ...
 
     def ask(self, total: int) -> None:
         """Request this many executors in all, the present ones included. A lower total releases none."""
-        ...
 
     def release(self, names: Sequence[str]) -> None:
         """Release these, after their running tasks where the cluster can wait for that."""
-        ...
 
 
 class Journal(Protocol):

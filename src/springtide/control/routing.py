@@ -48,7 +48,6 @@ class EditionStore(Protocol):
 
     def latest(self) -> int:
         """The number of the last edition, 0 without any."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from springtide.errors import TopologyError
 from springtide.model.publisher import Guarantee, PublishedSink
 from springtide.model.source import Source
-
-
-@dataclass(frozen=True)
-class FilesSource:
-    """New files of a folder, the oldest first; ``created`` names the column with a record's creation time."""
-
-    path: str
-    format: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    created: str | None = None
-    max_files: int | None = None
 
 
 @dataclass(frozen=True)
@@ -30,15 +20,31 @@ class DataFrameSource:
     ordered: bool = False
 
 
-SourceSpec = Source | FilesSource | DataFrameSource
+SourceSpec = Source | DataFrameSource
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """Collects the committed output of batches in larger files: a file becomes visible once it has about ``bytes``, or once its
+    first records have waited for ``age_s``."""
+
+    bytes: int
+    age_s: float
 
 
 @dataclass(frozen=True)
 class FilesSink:
-    """Files in a folder, where only complete, committed batches are ever visible."""
+    """Files in a folder, where only complete, committed batches are ever visible.
+
+    ``partition_by``: columns whose values name folders, as Hive has it. ``rolling``: None makes a file for each task and batch.
+    ``append``: other checkpoints may write to the folder, too.
+    """
 
     path: str
     format: str = "parquet"
+    partition_by: tuple[str, ...] = ()
+    rolling: Rolling | None = None
+    append: bool = False
     guarantee = Guarantee.EXACTLY_ONCE
 
 
@@ -78,6 +84,11 @@ class ForeachSink:
 
     function: Callable[[Any, int], object]
     guarantee = Guarantee.AT_LEAST_ONCE
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, type):  # calling it would make an object for each batch, and write nothing
+            name = self.function.__name__
+            raise TopologyError(f"foreach({name}): that is a class; give an object of it, such as foreach({name}(…))")
 
 
 @dataclass(frozen=True)

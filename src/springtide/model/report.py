@@ -71,6 +71,8 @@ class BatchReport:
     ``backlogs``: the backlog of each source that tasks read; ``backlog`` is that of all sources together.
     ``rows_shed``: the records that were read, but left out because they were too old. ``rows_lost``: the records that a source
     had deleted before they were read.
+    ``waiting``: what waits at each source that counts in other units too: records, files and bytes, and whether the records are
+    counted or estimated.
     ``created`` are quantiles of the creation times (seconds since 1970) with the number of records that each represents.
     ``costs`` are the costs of each operator's records, by task, and ``variances`` how well each column explains them. Both are
     for the groupings that learn; they are not part of the run's record.
@@ -90,6 +92,7 @@ class BatchReport:
     backlog: int | None = None
     backlogs: Mapping[str, int | None] = field(default_factory=dict)
     phases_ms: Mapping[str, float] | None = None
+    waiting: Mapping[str, Mapping[str, int | bool | None]] = field(default_factory=dict)
     rows_shed: int = 0
     rows_lost: int = 0
     state: Mapping[str, StateReport] = field(default_factory=dict)

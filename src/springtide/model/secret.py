@@ -30,12 +30,15 @@ class Secret:
                 )
             return value
         try:
-            return Path(self.place).read_text(encoding="utf-8").rstrip("\r\n")
+            value = Path(self.place).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise OptionError(
                 f"secret: the file {self.place} cannot be read: {reason}; mount it in the driver and the executors"
             ) from None
+        if not value:
+            raise OptionError(f"secret: the file {self.place} is empty; write the secret into it")
+        return value
 
     def __repr__(self) -> str:
         return f"secret.{self.kind}({self.place!r})"

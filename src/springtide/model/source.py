@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -33,6 +34,11 @@ Memory: TypeAlias = Mapping[str, Any]
 
 class SourceUnavailable(Exception):
     """The stream cannot be reached now. The run waits, says so, and tries again; nothing is lost."""
+
+
+class SourceFailed(Exception):
+    """The RunError of a source, on its way to the driver from another process. No repetition mends it, while the errors of
+    operators may pass."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,17 @@ class Records:
         return self.values.num_rows if isinstance(self.values, pa.RecordBatch) else len(self.values)
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """What waits between two positions: records, files and bytes; None if a number is unknown or does not apply. ``exact``:
+    whether the number of records is counted; otherwise it is an estimate."""
+
+    records: int | None
+    files: int | None = None
+    bytes: int | None = None
+    exact: bool = True
+
+
 class Enumerator(ABC):
     """The driver's part. ``end``, ``count`` and ``committed`` are called one at a time; the others are pure functions of what
     they get and of the memory, and may be called at the same time."""
@@ -86,6 +103,10 @@ class Enumerator(ABC):
     @abstractmethod
     def count(self, since: Position, until: Position) -> int | None:
         """The number of records between two positions; None if it is unknown."""
+
+    def waiting(self, since: Position, until: Position) -> Waiting:
+        """What waits between two positions, with the units that the source has."""
+        return Waiting(self.count(since, until))
 
     @abstractmethod
     def limited(self, since: Position, end: Position, most: int) -> Position:
@@ -118,6 +139,10 @@ class Reader(ABC):
         It waits as long as the stream cannot be reached. A range without an end goes on until the caller closes the iterator.
         """
 
+    def place(self, origin: str, number: int) -> Mapping[str, Any]:
+        """How a dead letter names a record by its identity."""
+        return {"origin": origin, "number": number}
+
     def close(self) -> None:  # noqa: B027
         """Release connections."""
 
@@ -146,12 +171,22 @@ class Source(ABC):
     def begin(self) -> Memory:
         """What is decided once for a checkpoint, when its first batch is about to be planned. Raises SourceUnavailable."""
 
+    def check_resumed(self, memory: Memory, position: Position | None) -> None:  # noqa: B027
+        """Called before a run carries a checkpoint on; ``position`` is where one of its last batches ends, None if there was
+        none. Raises CheckpointError or OptionError if the checkpoint does not fit the declaration, and DamageError if it does
+        not fit what the source has stored in it."""
+
     @abstractmethod
     def enumerator(self, memory: Memory) -> Enumerator: ...
 
     @abstractmethod
     def reader(self, schema: pa.Schema, record: type | None) -> Reader:
         """A reader of records with this schema; ``record`` is their class, if the source was declared with one."""
+
+    def stored_in(self, folder: Path) -> Source:
+        """The declaration for a checkpoint. In ``folder`` the source may store what grows too large for positions, such as a
+        list of files; the driver and Spark's process for offsets both use it."""
+        return self
 
     def in_tasks(self) -> Source:
         """The declaration as tasks get it: it may leave out what only the driver needs."""

@@ -71,17 +71,14 @@ class Stateful(Protocol):
     @property
     def variables(self) -> pa.Schema:
         """The columns of its state."""
-        ...
 
     @property
     def event_timer(self) -> str | None:
         """The column of its state with the event time, in microseconds, of the key's next timer."""
-        ...
 
     @property
     def clock_timer(self) -> str | None:
         """The same for timers by the clock."""
-        ...
 
     def step(self, group: Group) -> Step: ...
 

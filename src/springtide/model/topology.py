@@ -329,16 +329,36 @@ def _check_sinks(topology: Topology) -> None:
     """Refuse sinks that cannot store their input."""
     if topology.dead_letters is not None and not isinstance(topology.dead_letters, FilesSink):
         raise TopologyError(f"dead_letters={topology.dead_letters!r} is not allowed; give springtide.sink.files(path)")
+    if isinstance(topology.dead_letters, FilesSink) and (topology.dead_letters.partition_by or topology.dead_letters.rolling):
+        raise TopologyError(
+            "dead letters are written at once, and have no columns of yours: leave partition_by= and roll_…= out"
+        )
     for operator in topology.sinks:
         where, offered = f"sink {operator.name!r}", topology.input_schema(operator)
         if isinstance(operator.sink, FilesSink) and operator.sink.format == "csv":
             _check_flat(where, offered)
+        if isinstance(operator.sink, FilesSink):
+            _check_partitions(where, operator.sink.partition_by, offered)
         if isinstance(operator.sink, PublishedSink):
             operator.sink.fits(where, offered)
         if isinstance(operator.sink, TableSink) and operator.sink.batch_column in offered.names:
             raise TopologyError(f"{where}: batch_column={operator.sink.batch_column!r} is a column of the records"
                                 f" already: {', '.join(offered.names)}; choose another name")  # fmt: skip
     _check_tables([(operator.name, operator.sink) for operator in topology.sinks if isinstance(operator.sink, TableSink)])
+
+
+def _check_partitions(where: str, columns: tuple[str, ...], schema: pa.Schema) -> None:
+    """Refuse columns that cannot name folders."""
+    for name in columns:
+        if name not in schema.names:
+            raise TopologyError(f"{where}: partition_by={name!r} is no column of the records: {', '.join(schema.names)}")
+        kind = schema.field(name).type
+        plain = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
+        if not any(is_kind(kind) for is_kind in plain):
+            raise TopologyError(f"{where}: partition_by={name!r} is {kind}; texts, whole numbers, dates and bool name"
+                                " folders: add such a column, for example the day of a time")  # fmt: skip
+    if columns and len(set(columns)) == len(schema):
+        raise TopologyError(f"{where}: partition_by names all columns, so that no column is left for the files")
 
 
 def _check_tables(tables: list[tuple[str, TableSink]]) -> None:

@@ -64,7 +64,6 @@ def speedups(lab: StreamLab, point: Point, series: str) -> list[float]:
 
 
 def rows_at(figure: Figure, point: Point, lab: StreamLab) -> list[Row]:
-    """A row for every series."""
     posg = speedups(lab, point, "posg")
     reached = float(np.mean(posg))
     least = 1.6 if point.setup == DEFAULT else 0.99

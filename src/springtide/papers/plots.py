@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from springtide.errors import SetupError
 from springtide.papers.figures import Figure
 from springtide.papers.lab import WINDOW, StreamLab
 from springtide.papers.posg_setup import SERIES, SHIFTED
 from springtide.papers.rows import Row
+from springtide.record.canvas import canvas, saved, tidy
 
 # Okabe and Ito's colours, which people with any common colour blindness can distinguish.
 COLOURS = {"round-robin": "#999999", "posg": "#E69F00", "full-knowledge": "#009E73", "tide": "#0072B2"}
@@ -21,24 +21,17 @@ _MARKS = {"round-robin": "s", "posg": "o", "full-knowledge": "^", "tide": "D"}
 
 def draw(figure: Figure, rows: Sequence[Row], lab: StreamLab, folder: Path) -> Path:
     """Draw a figure into ``folder``: completion times and speed-ups over its points, or over the tuples of a stream."""
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ImportError:
-        raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
-    canvas = Canvas(figsize=(10, 4.2), layout="constrained")  # no pyplot: it would keep every figure for ever
+    whole = canvas(10, 4.2)
     if figure.points:
-        _points(canvas, figure, [row for row in rows if row.completion_ms is not None and "with tuples" not in row.row])
+        _points(whole, figure, [row for row in rows if row.completion_ms is not None and "with tuples" not in row.row])
     else:
-        _over_time(canvas, figure, lab)
-    canvas.suptitle(f"POSG, figure {figure.number}: {figure.title}", x=0.01, ha="left", fontsize=11)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"posg-figure-{figure.number:02d}.png"
-    canvas.savefig(path, dpi=130)
-    return path
+        _over_time(whole, figure, lab)
+    whole.suptitle(f"POSG, figure {figure.number}: {figure.title}", x=0.01, ha="left", fontsize=11)
+    return saved(whole, folder / f"posg-figure-{figure.number:02d}.png")
 
 
-def _points(canvas: Any, figure: Figure, rows: Sequence[Row]) -> None:
-    left, right = canvas.subplots(1, 2)
+def _points(whole: Any, figure: Figure, rows: Sequence[Row]) -> None:
+    left, right = whole.subplots(1, 2)
     for series in dict.fromkeys(row.series for row in rows):
         own = [row for row in rows if row.series == series]
         x = [row.x for row in own]
@@ -56,14 +49,14 @@ def _points(canvas: Any, figure: Figure, rows: Sequence[Row]) -> None:
         axes.set_xlabel(figure.axis)
         if figure.logarithmic:
             axes.set_xscale("log", base=10 if figure.points[0].x < 1 else 2)
-        _tidy(axes)
+        tidy(axes)
     _heights(left)
     right.legend(frameon=False, fontsize=8)
 
 
-def _over_time(canvas: Any, figure: Figure, lab: StreamLab) -> None:
+def _over_time(whole: Any, figure: Figure, lab: StreamLab) -> None:
     """The first seed's stream: least, mean and greatest completion time of every 2,000 tuples."""
-    axes = canvas.subplots()
+    axes = whole.subplots()
     for series in SERIES:
         settings = {"tolerance": 0.05} if (figure.number, series) == (11, "posg") else {}
         windows = lab.runs(SHIFTED, series, settings)[0].windows_s
@@ -74,7 +67,7 @@ def _over_time(canvas: Any, figure: Figure, lab: StreamLab) -> None:
     axes.set_ylabel("completion time (s)")
     axes.set_yscale("log")
     axes.legend(frameon=False, fontsize=8)
-    _tidy(axes)
+    tidy(axes)
 
 
 def _heights(axes: Any) -> None:
@@ -84,9 +77,3 @@ def _heights(axes: Any) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
-
-
-def _tidy(axes: Any) -> None:
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)

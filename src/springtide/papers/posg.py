@@ -50,7 +50,7 @@ _DRIFT = (
     " synchronisations; with resync=2048 it is 1.21"
 )
 _STANDARD = Claim(1.25, 1.15, 1.25, AT_DEFAULT, _DRIFT)
-_UNTOLD = replace(_STANDARD, published=None)
+_UNSTATED = replace(_STANDARD, published=None)
 FIGURE_4 = Figure(
     4, "frequency distributions", "Zipf's exponent",
     tuple(
@@ -117,7 +117,7 @@ def instances(figure: Figure, lab: StreamLab) -> list[Row]:
 FIGURE_8 = Figure(
     8, "number of instances", "instances k",
     tuple(
-        Point(k, f"k = {k}", replace(DEFAULT, k=k), {1: near(1.0, 0.01), 5: _UNTOLD}.get(k, ABOVE_ONE)) for k in range(1, 11)
+        Point(k, f"k = {k}", replace(DEFAULT, k=k), {1: near(1.0, 0.01), 5: _UNSTATED}.get(k, ABOVE_ONE)) for k in range(1, 11)
     ),
     instances,
 )  # fmt: skip
@@ -146,7 +146,7 @@ def precision(figure: Figure, lab: StreamLab) -> list[Row]:
 FIGURE_9 = Figure(
     9, "precision", "precision ε",
     tuple(
-        Point(e, f"ε = {e}", DEFAULT, _UNTOLD if e == 0.05 else ABOVE_ONE, {"epsilon": e})
+        Point(e, f"ε = {e}", DEFAULT, _UNSTATED if e == 0.05 else ABOVE_ONE, {"epsilon": e})
         for e in (0.001, 0.005, 0.01, 0.02, 0.05, 0.09, 0.1, 0.2, 0.5, 1.0)
     ),
     precision, logarithmic=True,

@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 SERIES = ("round-robin", "posg", "full-knowledge", "tide")
 """The compared groupings."""
 PAPERS_OWN = {"columns_27": True}
-"""The matrices have 54 columns at ε = 0.05, as section V-A says; e/ε would give them 55."""
+"""Section V-A uses matrices with 54 columns at ε = 0.05, although e/ε gives 55."""
 
 
 @dataclass(frozen=True)

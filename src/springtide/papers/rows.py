@@ -72,7 +72,6 @@ def row(
     paper: str, experiment: str, name: str, series: str, x: float | None, values: Sequence[float], unit: str, claim: Claim,
     completion_s: Sequence[float] = (),
 ) -> Row:  # fmt: skip
-    """A row from the values of all seeds."""
     mean = float(np.mean(values))
     error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
     times = tuple(1000 * float(part(completion_s)) for part in (np.min, np.mean, np.max)) if len(completion_s) else None

@@ -57,7 +57,7 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _BUILT_IN = (
     "springtide.policy.scale.static:Static",
     "springtide.policy.scale.scripted:Scripted",
-    "springtide.policy.scale.tide:Tide",
+    "springtide.policy.scale.tide:TideScaling",
     "springtide.policy.scale.incremental:Incremental",
     "springtide.policy.scale.rlearning:RLearning",
     "springtide.policy.scale.autoscale:Autoscale",
@@ -85,7 +85,7 @@ _BUILT_IN = (
     "springtide.policy.forecast.last:Last",
     "springtide.policy.forecast.linear:Linear",
     "springtide.policy.forecast.logarithmic:Logarithmic",
-    "springtide.policy.forecast.exponential:Exponential",
+    "springtide.policy.forecast.exponential:ExponentialCurve",
     "springtide.policy.forecast.best_fit:BestFit",
     "springtide.policy.forecast.moving_average:MovingAverage",
     "springtide.policy.forecast.holt:Holt",
@@ -135,10 +135,7 @@ class Parameter:
         unit = f" in {self.unit}" if self.unit else ""
         bounds = [("at least", self.minimum), ("at most", self.maximum)]
         return ", ".join(
-            [
-                f"{article} {self.type.__name__}{unit}",
-                *(f"{word} {end}" for word, end in bounds if end is not None),
-            ]
+            [f"{article} {self.type.__name__}{unit}", *(f"{word} {end}" for word, end in bounds if end is not None)]
         )
 
 
@@ -188,13 +185,7 @@ def describe(cls: type[Any]) -> dict[str, Any]:
         }
         for p in parameters(cls)
     ]
-    return {
-        "kind": cls.kind,
-        "name": cls.name,
-        "source": cls.source,
-        "summary": cls.summary,
-        "parameters": shown,
-    }
+    return {"kind": cls.kind, "name": cls.name, "source": cls.source, "summary": cls.summary, "parameters": shown}
 
 
 def available(kind: str | None = None) -> list[type[Any]]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from springtide.model.schema import microseconds
 from springtide.model.state import moment
 from springtide.processors.processor import Processor, State, Timer, list_of
+from springtide.processors.selecting import Failures
 from springtide.processors.timed import Timed
 
 LEFT, RIGHT, AT = "left", "right", "at"
@@ -27,8 +28,8 @@ class JoinSide(Timed):
     name: str
     schema: pa.Schema
 
-    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        records = super().__call__(records)
+    def split(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Failures]:
+        records, untimed = super().split(records)
         for name in self.key:
             records = records.filter(records.column(name).is_valid()) if records.column(name).null_count else records
         times = microseconds(records.column(self.time))
@@ -37,7 +38,7 @@ class JoinSide(Timed):
         for name in (LEFT, RIGHT):
             kind = self.schema.field(name).type
             columns.append(own.cast(kind) if name == self.name else pa.nulls(records.num_rows, kind))
-        return pa.RecordBatch.from_arrays([*columns, times], schema=self.schema)
+        return pa.RecordBatch.from_arrays([*columns, times], schema=self.schema), untimed
 
 
 def united(key: tuple[str, ...], left: pa.Schema, right: pa.Schema) -> pa.Schema:

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from springtide.processors.selecting import Failures, Selecting
+
 
 @dataclass(frozen=True)
-class Timed:
-    """Passes the records that have a time. Its caller treats the ``untimed`` records of the batch as failed records."""
+class Timed(Selecting):
+    """Passes the records that have a time. Those without one fail."""
 
     time: str
 
-    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+    def split(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Failures]:
         column = records.column(self.time)
-        return records.filter(column.is_valid()) if column.null_count else records
-
-    def untimed(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        column = records.column(self.time)
-        return records.filter(pc.is_null(column)) if column.null_count else records.slice(0, 0)
+        if not column.null_count:
+            return records, []
+        untimed = pc.indices_nonzero(pc.is_null(column)).to_pylist()
+        return records.filter(column.is_valid()), [(index, self.fault) for index in untimed]
 
     @property
     def fault(self) -> Exception:

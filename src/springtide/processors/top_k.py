@@ -57,5 +57,4 @@ def top_k(k: int, by: str, of: str | None, records: pa.Schema) -> Processor:
 
 
 def ranked(records: pa.Schema) -> pa.Schema:
-    """The schema of the output."""
     return pa.schema([*records, pa.field(RANK, pa.int64(), nullable=False)])

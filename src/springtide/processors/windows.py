@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from springtide.model.schema import microseconds
+from springtide.processors.selecting import Failures
 from springtide.processors.timed import Timed
 
 START, END = "window_start", "window_end"
@@ -32,11 +33,11 @@ class Windows(Timed):
     def describes(self) -> dict[str, str]:
         return {CUT: f"{self.length_us / 1e6:g} s every {self.slide_us / 1e6:g} s by {self.time!r}"}
 
-    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+    def split(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Failures]:
         """A row for each record and each of its windows. A record without a time has no window."""
-        times = microseconds(records.column(self.time))
-        rows = np.flatnonzero(times.is_valid().to_numpy(zero_copy_only=False))
-        known = times.drop_null().to_numpy()
+        records, untimed = super().split(records)
+        known = microseconds(records.column(self.time)).to_numpy()
+        rows = np.arange(len(known))
         latest = known - known % self.slide_us
         count = -(-self.length_us // self.slide_us)
         starts = (latest[:, None] - self.slide_us * np.arange(count)[None, :]).ravel()
@@ -44,7 +45,8 @@ class Windows(Timed):
         inside = starts + self.length_us > known
         starts, rows = starts[inside], rows[inside]
         window = [pa.array(starts).cast(MOMENT), pa.array(starts + self.length_us).cast(MOMENT)]
-        return pa.RecordBatch.from_arrays([*records.take(pa.array(rows)).columns, *window], schema=self.schema(records.schema))
+        schema = self.schema(records.schema)
+        return pa.RecordBatch.from_arrays([*records.take(pa.array(rows)).columns, *window], schema=schema), untimed
 
     @staticmethod
     def schema(records: pa.Schema) -> pa.Schema:

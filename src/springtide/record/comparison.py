@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from springtide.errors import OptionError, SetupError, nearest
+from springtide.errors import OptionError, nearest
 from springtide.model.rate import Rate
 from springtide.policy.scale.clairvoyant import Clairvoyant
+from springtide.record.canvas import canvas, saved
 from springtide.record.plots import COLOURS
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+SIZE = (11, 7)
 MAX_CELLS = 2_000
 """The most cells of time in which the rate is averaged. The picture has fewer pixels across."""
 
@@ -24,14 +22,14 @@ MAX_CELLS = 2_000
 def check(path: Path) -> None:
     """Raise SetupError or OptionError if a plot cannot be drawn there. Call it before hours of simulation, not after."""
     kind = path.suffix.removeprefix(".")
-    allowed = _figure().canvas.get_supported_filetypes()
+    allowed = canvas(*SIZE).canvas.get_supported_filetypes()
     if kind.lower() not in allowed:
         raise OptionError(f"a plot in {str(path)!r}: its name must end with a known format; {nearest(kind, allowed)}")
 
 
 def draw(rate: Rate, replicas: Mapping[str, Sequence[tuple[float, int]]], title: str, path: Path) -> Path:
     """Draw the rate above and the replicas below it. ``replicas``: by policy, the seconds of each change and the new number."""
-    figure = _figure()
+    figure = canvas(*SIZE)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
     edges = np.linspace(0.0, rate.end, min(MAX_CELLS, max(2, int(rate.end))) + 1)
     arriving = np.diff(np.interp(edges, rate.steps.edges, rate.steps.counts)) / np.diff(edges)
@@ -52,14 +50,4 @@ def draw(rate: Rate, replicas: Mapping[str, Sequence[tuple[float, int]]], title:
     below.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path
-
-
-def _figure() -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
-    return Figure(figsize=(11, 7), layout="constrained")  # no pyplot: it would keep every figure for ever
+    return saved(figure, path)

@@ -80,11 +80,9 @@ class RunFolder:
         return cls(path)
 
     def batch(self, report: BatchReport) -> None:
-        """Record a committed batch."""
         self._append(BATCHES, report.to_json())
 
     def decision(self, entry: Mapping[str, object]) -> None:
-        """Record a decision with its reason."""
         self._append(DECISIONS, entry)
 
     def write_run(self, document: Mapping[str, object]) -> None:
@@ -92,7 +90,6 @@ class RunFolder:
         self._write(RUN, document)
 
     def write_summary(self, document: Mapping[str, object]) -> None:
-        """Record the totals."""
         self._write(SUMMARY, document)
 
     def batches(self, last: int | None = None) -> list[BatchReport]:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from springtide.errors import SetupError
+from springtide.record.canvas import canvas, saved, tidy
 from springtide.record.trace import TracePoint
 
 FILE = "run.png"
@@ -33,20 +35,17 @@ def draw(points: Sequence[TracePoint], folder: Path) -> list[Path]:
     if not points:
         return []
     try:
-        from matplotlib.figure import Figure
-    except ImportError:
+        figure = canvas(10, 8.5)
+    except SetupError:
         return []
-    figure = Figure(figsize=(10, 8.5), layout="constrained")  # no pyplot: it would keep every figure for ever
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.15, 1))
     for axes, fill in zip(panels, (_draw_rates, _draw_degrees, _draw_times), strict=True):
         fill(axes, points)
-        _tidy(axes)
+        tidy(axes)
     panels[-1].set_xlabel("time since the first batch (s)")
     panels[-1].set_xlim(0, max(_commits(points)[-1] * 1.005, 1e-3))
     figure.align_ylabels(panels)
-    path = folder / FILE
-    figure.savefig(path, dpi=130)
-    return [path]
+    return [saved(figure, folder / FILE)]
 
 
 def _draw_rates(axes: Any, points: Sequence[TracePoint]) -> None:
@@ -117,12 +116,6 @@ def _draw_times(axes: Any, points: Sequence[TracePoint]) -> None:
     axes.set_ylabel("seconds")
     axes.set_ylim(bottom=0)
     axes.legend(ncols=3, **_LEGEND)
-
-
-def _tidy(axes: Any) -> None:
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def rates(points: Sequence[TracePoint]) -> tuple[_Array, _Array | None, _Array]:

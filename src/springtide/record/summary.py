@@ -68,7 +68,7 @@ class Totals:
 
     def __init__(self, topology: Topology, grouping: str, target_s: float | None = None) -> None:
         self._topology, self._grouping = topology, grouping
-        self._batches = self._rows_in = self._rows_failed = self._rows_shed = self._reconfigurations = 0
+        self._batches = self._rows_in = self._rows_failed = self._rows_shed = self._rows_lost = self._reconfigurations = 0
         self._sinks = {sink.name: 0 for sink in topology.sinks}
         self._receipts: dict[str, int] = {}
         self._rows = {operator.name: _Rows() for operator in topology.scalable}
@@ -90,6 +90,7 @@ class Totals:
         self._rows_in += report.rows_in
         self._rows_failed += report.rows_failed
         self._rows_shed += report.rows_shed
+        self._rows_lost += report.rows_lost
         self._count_rows(report)
         for at, weight in report.created:
             if weight > 0:
@@ -133,6 +134,7 @@ class Totals:
             "rows_out": sum(sinks.values()),
             "rows_failed": self._rows_failed,
             "rows_shed": self._rows_shed,
+            "rows_lost": self._rows_lost,
             "latency_ms": as_json(_latency(self._latencies)),
             "throughput_rows_s": round(self._rows_in / duration, 3) if duration else None,
             "replicas": _rounded(plans.replicas),

@@ -10,6 +10,7 @@ from typing import Any
 
 from springtide import options
 from springtide.errors import OptionError, SetupError
+from springtide.model.lookup import LookupUnavailable
 from springtide.model.publisher import PublishedSink, SinkUnavailable
 from springtide.model.source import Source, SourceUnavailable
 from springtide.model.topology import Topology
@@ -17,6 +18,7 @@ from springtide.options import RunOptions
 from springtide.policy.chosen import Chosen
 from springtide.policy.group import Grouping
 from springtide.policy.shard import Sharder
+from springtide.processors.lookup import LookupJoin
 
 log = logging.getLogger("springtide")
 
@@ -47,6 +49,7 @@ def checked(topology: Topology, asked: RunOptions) -> Job:
 
     spark.check_session(topology, asked.spark)
     check_sources(topology)
+    check_lookups(topology)
     check_sinks(topology)
     check_target(asked.goals.target_s, None)
     return Job(topology, asked, scaler, groupings, sharder, spark.checked_state(topology, asked.places))
@@ -61,6 +64,17 @@ def check_sources(topology: Topology) -> None:
             operator.source.check()
         except SourceUnavailable as error:
             log.warning("source %r cannot be reached (%s); the run will wait for it", operator.name, error)
+
+
+def check_lookups(topology: Topology) -> None:
+    """Refuse lookups that do not have what their operators want. Tasks will wait for tables that cannot be reached now."""
+    for operator in topology:
+        if not isinstance(operator.function, LookupJoin):
+            continue
+        try:
+            operator.function.lookup.check(operator.function.looked_up)
+        except LookupUnavailable as error:
+            log.warning("the table of lookup %r cannot be reached (%s); its tasks will wait for it", operator.name, error)
 
 
 def check_sinks(topology: Topology) -> None:

@@ -16,7 +16,7 @@ from springtide.errors import OptionError, RunError, SpringtideError
 from springtide.model.topology import Topology
 from springtide.options import PlaceOptions, SparkOptions
 from springtide.running.checks import Job
-from springtide.spark.driver import checks, clusters, room
+from springtide.spark.driver import checks, clusters, owners, room
 from springtide.spark.driver import session as sessions
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.plane import BatchPlane, RunOutcome
@@ -43,6 +43,7 @@ def checked_state(topology: Topology, places: PlaceOptions) -> str | None:
             raise OptionError(f"state={state!r}: topology {topology.name!r} has no stateful operator; leave it out")
         store.check_writable(state)
     room.check(room.needs(topology, places.checkpoint, places.runs))
+    owners.check(owners.claims(topology), owners.identity_of(places.checkpoint))
     return state
 
 
@@ -50,6 +51,11 @@ def acquired(root: Path, topology: Topology) -> Checkpoint:
     """The checkpoint, locked; the caller releases it."""
     checkpoint = Checkpoint(root)
     checkpoint.acquire(topology)
+    try:
+        owners.claim(topology, checkpoint)
+    except BaseException:
+        checkpoint.release()
+        raise
     return checkpoint
 
 

@@ -1,6 +1,6 @@
-"""A cluster in numbers: the same policies and groupings as on Spark, a thousand times faster than in a real one.
+"""The simulator: it runs the policies and groupings of Spark runs on a modelled cluster, a thousand times faster.
 
-``simulate`` runs a ``Model``, or a topology with measured costs, record by record. numba is imported when it is first called.
+``simulate`` runs a ``Model``, or a topology with measured costs, record by record. Its first call imports numba.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A source at work: when its records come, which items they are, and which of them it holds back."""
+"""The arrivals of a source: the times and the items of its records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from springtide.sim.kernels import Floats, Ints
 from springtide.sim.model import Source
 
 BLOCK = 32_768
-"""Records that are made and simulated at once: their columns fit into a core's cache."""
+"""Records that are generated and simulated at once: their columns fit into a core's cache."""
 
-
-NOT_ASKED: Ints = np.empty(0, dtype=np.int64)
+NOT_CARRIED: Ints = np.empty(0, dtype=np.int64)
 
 
 class Batch(NamedTuple):
-    """Records on their way to an operator, in the order of time. The last three are empty where nobody asks for them."""
+    """Records on their way to an operator, in the order of time. The last three columns are empty where nothing needs them."""
 
     at: Floats
     created: Floats
@@ -30,20 +29,19 @@ class Batch(NamedTuple):
     origin: Ints
 
     def part(self, rows: Any) -> Batch:
-        """Some of them, by a slice, a mask or their places."""
+        """The records that a slice, a mask or indices select."""
         item, root, origin = (column[rows] if len(column) else column for column in self[2:])
         return Batch(self.at[rows], self.created[rows], item, root, origin)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """One after the other."""
     at, created, item, root, origin = (np.concatenate(columns) for columns in zip(*batches, strict=True))
-    item, root, origin = (column if len(column) == len(at) else NOT_ASKED for column in (item, root, origin))
+    item, root, origin = (column if len(column) == len(at) else NOT_CARRIED for column in (item, root, origin))
     return Batch(at, created, item, root, origin)
 
 
 class Arrivals:
-    """The records of one source, a block ahead of the time."""
+    """The records of one source, generated block by block."""
 
     def __init__(self, source: Source, seed: int, records: int | None, roots: int) -> None:
         self.source = source
@@ -53,11 +51,11 @@ class Arrivals:
         limits = (records, source.limit, None if source.times is None else len(source.times))
         self._left = min((limit for limit in limits if limit is not None), default=math.inf)
         self._made, self._unit = 0, 0.0
-        self._roots = roots  # the number of its first record among those of all sources
+        self._roots = roots  # the index of its first record among those of all sources
         self._times: Floats = np.empty(0)
         self._item: Ints = np.empty(0, dtype=np.int64)
         self._taken = 0
-        self.block = BLOCK  # how many are made next
+        self.block = BLOCK  # the size of the next block
         self._origin: Ints = np.full(BLOCK, -1 if source.node is None else source.node)
         self._more()
 
@@ -67,16 +65,15 @@ class Arrivals:
 
     @property
     def next_at(self) -> float:
-        """When the next record comes."""
         return math.inf if self.exhausted else float(self._times[self._taken])
 
     @property
     def block_end(self) -> float:
-        """The time of the last record that is made; those behind it are made when it was taken."""
+        """The time of the last record of this block; the next block is generated when this one is used up."""
         return float(self._times[-1]) if not self.exhausted else math.inf
 
     def take(self, until: float) -> Batch:
-        """The records up to a time, which is not behind the block's end."""
+        """The records that arrive by ``until``, which is at most the end of the block."""
         first = self._taken
         last = int(np.searchsorted(self._times, until, side="right"))
         self._taken = max(first, last)
@@ -114,7 +111,7 @@ class Arrivals:
 
 
 def _dated(steps: Steps, wanted: Floats) -> Floats:
-    """When the rate's integral reaches these numbers of records, which are overwritten; those never reached do not come."""
+    """The times at which the rate's integral reaches these counts, without those never reached. Overwrites ``wanted``."""
     if len(steps.values) == 1 and math.isinf(steps.edges[1]):
         wanted /= steps.values[0]
         wanted += steps.edges[0]
@@ -122,7 +119,7 @@ def _dated(steps: Steps, wanted: Floats) -> Floats:
     coming = wanted[: np.searchsorted(wanted, steps.counts[-1], side="right")]
     if not len(coming):
         return coming
-    low, high = np.searchsorted(steps.counts, (coming[0], coming[-1]), side="left")  # a block is in few of the steps
+    low, high = np.searchsorted(steps.counts, (coming[0], coming[-1]), side="left")  # a block spans few steps
     ends = low + np.searchsorted(steps.counts[low:high], coming, side="left")
     begins = ends - 1
     times = steps.edges[begins] + (coming - steps.counts[begins]) / steps.values[begins]

@@ -1,4 +1,4 @@
-"""A simulation in micro-batches: the engine, the control loop of Spark's runs, and what is measured."""
+"""Simulation in micro-batches: the engine, the control loop of Spark runs, and the metrics."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from springtide.sim.microbatch import MicroBatches
 from springtide.sim.setup import Outcome, Setup
 
 LEARNED_BY = ("key",)
-"""Stands for the column that drives the cost: in the simulator a record is its key."""
+"""The column that drives the cost: a simulated record is its key."""
 
 
 @dataclass
-class Journal:
-    """Keeps what a run's folder would."""
+class MemoryJournal:
+    """Collects what the folder of a run would contain."""
 
     reports: list[BatchReport] = field(default_factory=list)
     decisions: list[Mapping[str, object]] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
 
     def batch(self, report: BatchReport) -> None:
-        self.reports.append(replace(report, costs={}, variances={}))  # those are arrays as long as the run
+        self.reports.append(replace(report, costs={}, variances={}))  # these arrays grow with the run
 
     def decision(self, entry: Mapping[str, object]) -> None:
         self.decisions.append(entry)
@@ -52,7 +52,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """No policy: the degrees stay as the model has them."""
+    """No policy: the degrees of the model never change."""
 
     name: ClassVar[str] = "none"
 
@@ -64,9 +64,9 @@ class Unchanged:
 
 
 def run(setup: Setup) -> Outcome:
-    """Simulate, with a decision every interval, as far as batches let the plan change."""
+    """Simulate, with a decision every interval; plans change between batches."""
     model, goals, begin_s = setup.model, setup.goals, setup.span.begin_s
-    clock, journal, slots = _Clock(begin_s), Journal(), goals.bounds.max_slots
+    clock, journal, slots = _Clock(begin_s), MemoryJournal(), goals.bounds.max_slots
     engine = MicroBatches(model, setup.groupings, setup.constants, slots, setup.seed, setup.span.records, begin_s)
     keys = {operator.name: LEARNED_BY for operator in model.operators}
     routing = Routing(model.topology, setup.groupings, None, clock, wait=True, keys=keys)
@@ -79,7 +79,7 @@ def run(setup: Setup) -> Outcome:
     intake = Intake(read_limit, None, goals.trigger_s, clock)
     plans = Plans(model.topology, goals, decider, world, intake=intake, routing=routing)
     loop = ControlLoop(plans, decider, clock, goals.interval_s)
-    if goals.starting_s:  # executors that take this long to start; at first all are there, as on a cluster of Spark's
+    if goals.starting_s:  # executors take this long to start; at first all slots are available, as on a Spark cluster
         cluster = MemoryCluster(clock, goals.starting_s)
         for _ in range(slots):
             cluster.add()
@@ -88,7 +88,7 @@ def run(setup: Setup) -> Outcome:
     due = begin_s + goals.interval_s
 
     def tick(now: float, inclusive: bool) -> None:
-        """The control loop does not wait for batches: catch up on the decisions that it made in the meantime."""
+        """Run the decisions that are due: the control loop does not wait for batches."""
         nonlocal due
         while due < now or (inclusive and due == now):
             clock.now, due = due, begin_s + (next(cycles) + 1) * goals.interval_s
@@ -120,19 +120,19 @@ class _Clock:
 
 
 def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | None) -> dict[str, Any]:
-    """What ``springtide simulate --mode micro-batch`` prints, as far as it is not the same in both modes."""
+    """The metrics of ``springtide simulate --mode micro-batch`` that differ between the modes."""
     rows_in, rows_out = (sum(getattr(report, name) for report in reports) for name in ("rows_in", "rows_out"))
     passed, worked = (reports[-1].committed - since for since in (begin_s, reports[0].started)) if reports else (0.0, 0.0)
     latency = latency_of([(report.committed - at, n) for report in reports for at, n in report.created])
     durations = [report.duration_s for report in reports]
     replicas = over_time(reports, lambda report: sum(report.plan.degrees.values()))
-    there = reports[-1].backlog or 0 if reports else 0
+    waiting = reports[-1].backlog or 0 if reports else 0
     return {
         "latency_ms": None if latency is None else asdict(latency),
         "violation_ratio": None if target_s is None else violation_ratio(reports, target_s),
         "violation_ratio_records": None if target_s is None else _records_above(reports, target_s),
         "throughput_rows_s": rows_in / worked if worked > 0 else None,
-        "processed_ratio": rows_in / (rows_in + there) if rows_in + there else None,
+        "processed_ratio": rows_in / (rows_in + waiting) if rows_in + waiting else None,
         "replicas": mean_max(replicas),
         "replica_seconds": sum(n * t for n, t in replicas),
         "slot_seconds": sum(n * t for n, t in over_time(reports, lambda report: report.plan.slots)),
@@ -142,7 +142,7 @@ def metrics(reports: Sequence[BatchReport], begin_s: float, target_s: float | No
         "rows_out": rows_out,
         "rows_lost": 0,
         "rows_timed_out": 0,
-        "rows_there": there,
+        "rows_there": waiting,
         "duration_s": passed,
         "batches": len(reports),
         "batch_ms": 1000 * statistics.fmean(durations) if durations else None,
@@ -158,7 +158,7 @@ def _operator(name: str, reports: Sequence[BatchReport]) -> dict[str, Any]:
 
 
 def _records_above(reports: Sequence[BatchReport], target_s: float) -> float | None:
-    """The share of records whose latency is above the target."""
+    """The share of records with a latency above the target."""
     waits = [(report.committed - at, n) for report in reports for at, n in report.created]
     total = math.fsum(n for _, n in waits)
     return math.fsum(n for wait, n in waits if wait > target_s) / total if total else None

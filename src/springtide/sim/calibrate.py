@@ -1,4 +1,4 @@
-"""From a recorded run to what the simulator needs of it: Spark's constants, and what records cost at each operator."""
+"""Calibration: Spark's constants and the operators' costs, from a recorded run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from springtide.model.report import BatchReport
 from springtide.sim import constants
 
 SAMPLES = 1_000
-"""Records that stand for all, where costs are known by key."""
+"""Sample records for an operator with costs by key."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def calibrated(stages: Mapping[str, int], reports: Sequence[BatchReport], learned: Arrays | None = None) -> dict[str, Any]:
-    """The document that ``springtide calibrate`` writes, and ``simulate --costs`` reads.
+    """The document that ``springtide calibrate`` writes and ``simulate --costs`` reads.
 
-    ``stages`` has the stage of each operator, ``learned`` what groupings had learned by the end, if any did. Operators that
-    ran in the JVM are not measured, and are left out.
+    ``stages``: by operator. ``learned``: the final state of the groupings. Operators that ran in the JVM are left out, as their
+    time is not measured.
     """
     fitted = constants.fit(stages, reports)
     total = sum(report.rows_in for report in reports)
@@ -35,7 +35,7 @@ def calibrated(stages: Mapping[str, int], reports: Sequence[BatchReport], learne
 
 
 def _by_key(name: str, learned: Arrays, mean_s: float) -> dict[str, list[float] | list[int]]:
-    """Keys as often as they came, with what each costs, if that was learned; on average it is what was measured."""
+    """Keys by frequency and, if a grouping learned them, their costs, scaled to the measured mean."""
     wanted = [f"{name}/{part}" for part in ("keys", "weights", "seconds")]
     if not all(path in learned for path in wanted) or not len(learned[wanted[0]]):
         return {}

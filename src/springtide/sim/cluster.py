@@ -1,4 +1,4 @@
-"""Where replicas are, and what that costs them: shared cores, interfaces and the way between nodes."""
+"""The nodes of replicas, and their effects: shared cores, network interfaces and delays."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from springtide.sim.rules import Cluster
 from springtide.sim.station import Station
 
 LONGEST_STEP_S = 0.02
-"""Operators on one node share its interface. Within a step they are looked at one after the other, so steps are short."""
+"""Limits a step: operators on one node share its interface, but are simulated one after the other within a step."""
 MANY = 1_000_000.0
-"""The cores, for a manager, of a node that has no limit: JSON has no infinity."""
+"""Stands for unlimited cores in snapshots: JSON has no infinity."""
 
 
 def network_of(cluster: Cluster) -> Network | None:
-    """None when nothing between the nodes takes time, so that nothing is computed for it."""
+    """The network between nodes; None if it takes no time, so that nothing is computed for it."""
     count = len(cluster.nodes)
     delay = np.array(cluster.delay_s, dtype=np.float64)
     if delay.ndim and delay.shape != (count, count):
@@ -35,9 +35,9 @@ def network_of(cluster: Cluster) -> Network | None:
 
 
 def place(cluster: Cluster, stations: Iterable[Station]) -> None:
-    """Give every replica that has none a node, the one with the most cores to spare, and share out the cores.
+    """Place each new replica on the node with the most spare cores, and share the cores out.
 
-    Replicas beyond a node's cores slow all of its replicas down alike. One that only drains its queue counts for nothing.
+    If replicas outnumber a node's cores, all of them slow down alike. A draining replica uses no core.
     """
     stations = list(stations)
     cores = np.array([node.cores for node in cluster.nodes])
@@ -55,27 +55,27 @@ def place(cluster: Cluster, stations: Iterable[Station]) -> None:
     slow = np.maximum(1.0, busy / cores)
     for station in stations:
         each = slow[station.replicas.node]
-        station.replicas.factor[:] *= each / station.slowed  # at once: a pause that follows reckons with it
+        station.replicas.factor[:] *= each / station.slowed  # now, as a following pause uses these factors
         station.slowed[:] = each
 
 
 def _on(station: Station, nodes: int) -> Ints:
-    """How many of its active replicas are on each node."""
+    """The number of active replicas on each node."""
     placed = station.replicas.node[: station.active]
     return np.bincount(placed[placed >= 0], minlength=nodes)
 
 
 @dataclass
 class Places:
-    """Where the replicas of a model's operators are: told to managers, and changed by what they were granted.
+    """The nodes of all replicas: reported to managers, and changed by the actions that were granted.
 
-    Operators that are chained run in the replicas of the first of them, and only that one is said to have them. One that runs
-    in the tasks of several has no places: nobody could say which of its replicas is which.
+    Only the head of a chain reports replicas. An operator that runs in the tasks of several chains reports none, as its
+    replicas cannot be told apart.
     """
 
     cluster: Cluster
     stations: Mapping[str, Station]
-    _due: dict[tuple[str, int], int] = field(default_factory=dict)  # where replicas that have not come yet are to be
+    _due: dict[tuple[str, int], int] = field(default_factory=dict)  # the nodes of replicas that are still starting
 
     def __post_init__(self) -> None:
         heads = Counter(station.operator.head for station in self.stations.values())
@@ -83,7 +83,7 @@ class Places:
         self._numbers = {_name(number): number for number in range(len(self.cluster.nodes))}
 
     def replicas(self, operator: str, busy_s: Mapping[str, Floats], interval_s: float) -> tuple[ReplicaSnapshot, ...]:
-        """Those of an operator, and the share of the interval in which each was busy. ``busy_s``: of each, by station."""
+        """The replicas of an operator and their utilisation. ``busy_s``: by station, of each replica."""
         station = self._of.get(operator)
         if station is None:
             return ()
@@ -94,7 +94,7 @@ class Places:
         )
 
     def nodes(self, busy_s: Mapping[str, Floats], interval_s: float) -> tuple[NodeSnapshot, ...]:
-        """What is in use of each node: the time that its replicas were busy, also those that drain, and at most its cores."""
+        """The use of each node: the busy time of its replicas, draining ones included, limited by its cores."""
         cores = np.minimum([node.cores for node in self.cluster.nodes], MANY)
         if interval_s <= 0:
             return tuple(NodeSnapshot(_name(number), float(count)) for number, count in enumerate(cores))
@@ -104,9 +104,9 @@ class Places:
         return tuple(NodeSnapshot(_name(i), float(cores[i]), float(min(used[i], cores[i]))) for i in range(len(cores)))
 
     def carry_out(self, plan: Plan, wanted: Mapping[str, int]) -> set[str]:
-        """Move what is granted to move, and see that of those that go the right ones are last. The stations that changed.
+        """Apply migrations, and sort the replicas so that the right ones are removed. Returns the stations that changed.
 
-        What nobody knows, as a node that is not there, is left out. ``wanted``: the replicas of each station after the plan.
+        Unknown nodes are ignored. ``wanted``: the replicas of each station after the plan.
         """
         self._due = {(name, replica): node for (name, replica), node in self._due.items() if replica < wanted[name]}
         moved = set()
@@ -130,12 +130,12 @@ class Places:
             place(self.cluster, self.stations.values())
         return moved
 
-    def let_come(self) -> None:
-        """Those that have come are put where they are to be."""
-        come = {key: node for key, node in self._due.items() if key[1] < self.stations[key[0]].active}
-        for name, replica in come:
+    def place_started(self) -> None:
+        """Place the replicas that have started on their nodes."""
+        started = {key: node for key, node in self._due.items() if key[1] < self.stations[key[0]].active}
+        for name, replica in started:
             self.stations[name].replicas.node[replica] = self._due.pop((name, replica))
-        if come:
+        if started:
             place(self.cluster, self.stations.values())
 
     def _known(self, action: Scale) -> list[int]:
@@ -143,7 +143,7 @@ class Places:
 
 
 def _put_last(station: Station, nodes: list[int]) -> None:
-    """Change places among replicas so that the last ones, which go, are on these nodes."""
+    """Reorder the replicas so that the last ones, which will be removed, are on these nodes."""
     homes = station.replicas.node
     for last, node in zip(range(station.active - 1, -1, -1), nodes, strict=False):
         found = np.flatnonzero(homes[: last + 1] == node)

@@ -1,7 +1,7 @@
-"""Policies side by side: the same records, the same cluster, one policy after another, several at a time.
+"""Policies side by side, on the same records and the same cluster, in several processes.
 
-Every policy starts from one replica of each operator, and the first intervals are not scored. ``cost_vs_clairvoyant`` is
-replica-seconds over those of the clairvoyant, which knows the trace; a policy that violates the target can cost less than it.
+Every policy starts with one replica of each operator, and the first intervals are not scored. ``cost_vs_clairvoyant`` divides
+replica-seconds by those of the clairvoyant, which knows the trace; a policy that violates the target can cost less.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from springtide.sim.setup import METRICS, Outcome
 
 BOUND = Clairvoyant.name
 STARTS = 2
-"""Intervals that are not scored: the first measurement is in at the end of the first, and its decision shows in the second."""
+"""Intervals that are not scored: the first ends with the first measurement, and its decision shows in the second."""
 
 Progress = Callable[[str, int, int], None]
-"""Gets the policy that is done, how many are done, and how many there are."""
+"""Receives the policy that has finished, the number of finished policies, and their total."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of it: the document that ``springtide compare --json`` prints, and rates and replicas over time for a plot."""
+    """The results: the document that ``springtide compare --json`` prints, and rates and replicas over time for a plot."""
 
     document: Mapping[str, Any]
     rate: Rate
     replicas: Mapping[str, tuple[tuple[float, int], ...]] = field(repr=False)
-    """By policy, from which second on it had how many replicas."""
+    """By policy: each change as a time in seconds and the replicas from then on."""
 
 
 def compare(
@@ -53,10 +53,10 @@ def compare(
     settings: Mapping[str, Mapping[str, object]] | None = None, processes: int | None = None, progress: Progress | None = None,
     costs: str | Path | None = None, **options: Any,
 ) -> Comparison:  # fmt: skip
-    """Run each policy on the same trace. ``settings``: by policy; ``options`` are those of ``simulate``.
+    """Run each policy on the same trace. ``settings``: by policy; ``options``: those of ``simulate``.
 
-    A topology's costs are measured once, or read from the file ``costs``. ``static`` is given the trace's peak need, if its
-    settings say nothing else.
+    A topology's costs are measured once, or read from the file ``costs``. Without settings, ``static`` gets the peak need of
+    the trace.
     """
     names = list(policies or (cls.name for cls in registry.available("scale") if cls.name != "scripted"))
     for name in settings or {}:
@@ -64,7 +64,7 @@ def compare(
             raise OptionError(f"settings for {name!r}, which is not compared; {nearest(name, names)}")
     chosen = {name: dict((settings or {}).get(name, {})) for name in names}
     topology = what.topology if isinstance(what, Model) else what
-    for name, given in chosen.items():  # what is wrong fails before anything is run
+    for name, given in chosen.items():  # errors come before any simulation
         policies_chosen.chosen(name, given, (), [operator.name for operator in topology.scalable])
     asked = SimulationOptions.of({
         "trace": rate, "interval": interval, "target": target, "seed": seed, "starting": starting, "max_slots": max_slots,
@@ -94,22 +94,22 @@ def compare(
 
 @dataclass(frozen=True)
 class Work:
-    """The model, and by policy what is asked of its simulation."""
+    """The model, and the options of each simulation by policy."""
 
     model: Model
     jobs: Mapping[str, SimulationOptions]
 
-    def one(self, name: str) -> Outcome:
+    def simulate(self, name: str) -> Outcome:
         return simulated(self.model, self.jobs[name])
 
 
 def _run(work: Work, processes: int | None, progress: Progress | None) -> dict[str, Outcome]:
-    """All of them, in as many processes as there are cores; they are forked, so that a user's own functions come along."""
+    """Run all simulations. Processes are forked, because a user's functions may not be picklable."""
     outcomes: dict[str, Outcome] = {}
     workers = min(processes or os.cpu_count() or 1, len(work.jobs))
     if workers == 1 or "fork" not in multiprocessing.get_all_start_methods():
         for name in work.jobs:
-            outcomes[name] = work.one(name)
+            outcomes[name] = work.simulate(name)
             if progress is not None:
                 progress(name, len(outcomes), len(work.jobs))
         return outcomes
@@ -124,7 +124,7 @@ def _run(work: Work, processes: int | None, progress: Progress | None) -> dict[s
 
 
 _of_worker: list[Work] = []
-"""In a worker, what it works on: it came with the fork, as functions may not be pickled."""
+"""The work of this worker process, inherited by the fork."""
 
 
 def _begin(work: Work) -> None:
@@ -132,7 +132,7 @@ def _begin(work: Work) -> None:
 
 
 def _in_worker(name: str) -> Outcome:
-    return _of_worker[0].one(name)
+    return _of_worker[0].simulate(name)
 
 
 def _row(name: str, summary: Mapping[str, Any], least: float) -> dict[str, Any]:

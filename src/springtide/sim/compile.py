@@ -1,4 +1,4 @@
-"""Kernels, compiled: plain functions on numbers and arrays become machine code when the simulator first needs them.
+"""Compilation of kernels: plain functions on numbers and arrays become machine code when the simulator first needs them.
 
 numba is imported here and nowhere else, and not before something is simulated: it takes 365 ms, which neither
 ``import springtide`` nor Spark's workers should pay for.
@@ -17,13 +17,13 @@ from springtide.errors import SetupError
 
 @cache
 def compiled(function: Callable[..., Any], allocates: bool = False) -> Callable[..., Any]:
-    """The compiled version of a kernel; those that it calls by name are compiled with it.
+    """The compiled version of a kernel and of all kernels that it calls.
 
-    The function itself stays as it is. Its twin has the same code and other globals, in which every kernel is
-    replaced by its own twin: numba can call those, and could not call a plain function that it does not know.
+    The function itself does not change. Its twin has the same code but other globals, in which every kernel is replaced by its
+    own twin: numba cannot call a plain function.
 
-    Unless it ``allocates`` arrays, it is compiled without counting references to them: POSG's 25 arrays are handed from
-    kernel to kernel for every record, and counting took 0.9 of its 1.5 µs.
+    Unless it ``allocates`` arrays, it is compiled without reference counts: POSG passes 25 arrays from kernel to kernel for
+    every record, and counting took 0.9 of its 1.5 µs.
     """
     numba = _numba()
     names = {name: value for name, value in function.__globals__.items() if name in _named(function.__code__)}
@@ -38,7 +38,7 @@ def compiled(function: Callable[..., Any], allocates: bool = False) -> Callable[
 
 @cache
 def reads(function: Callable[..., Any], position: int) -> bool:
-    """Whether a function looks at one of its arguments: what it leaves alone need not be kept up to date.
+    """Whether a function reads one of its arguments: an argument that it ignores need not be computed.
 
     >>> reads(lambda state, key: key + 1, 0), reads(lambda state, key: key + 1, 1)
     (False, True)
@@ -57,7 +57,7 @@ def _named(code: types.CodeType) -> set[str]:
 
 
 def failure() -> type[Exception]:
-    """What is raised when a kernel cannot be compiled."""
+    """The exception for a kernel that cannot be compiled."""
     raised: type[Exception] = _numba().core.errors.NumbaError
     return raised
 

@@ -1,11 +1,11 @@
-"""The fixed times of a Spark micro-batch besides the operators' work, and their fit to a real run.
+"""The fixed times of a Spark micro-batch, and their fit to a real run.
 
-A batch of L stages, with n records and m tasks in all, is modelled to take
+A batch of L stages with n records and m tasks in total takes
 
     batch_s + L · stage_s + m · task_s + n · row_s + Σ over the stages of their tasks' work on the slots
 
-where the tasks of a stage are launched one after the other and share the slots. The next batch starts ``gap_s`` after the
-commit, in which time Spark asks the sources what is new and writes that down.
+The tasks of a stage are launched one after the other and share the slots. The next batch starts ``gap_s`` after the commit:
+Spark asks the sources for new records and logs the answer in that time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from springtide.model.report import BatchReport
 
 LEAST_BATCHES = 20
 SETTLING = 30
-"""Batches at the start of a run that are left out: workers start, and the JVM compiles what it runs often; on 2 cores a batch
-takes half as long again until then."""
+"""Batches at the start of a run that are ignored: until workers have started and the JVM has compiled its hot paths, a batch
+takes half as long again on 2 cores."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Seconds. The defaults were fitted to a run of `tweets` on 2 cores, local mode."""
+    """Constants in seconds. The defaults were fitted to a run of `tweets` on 2 cores in local mode."""
 
     batch_s: float = 0.020
     stage_s: float = 0.012
@@ -48,7 +48,7 @@ class Constants:
 
 
 def read(path: str | Path) -> Constants:
-    """The constants in a file that ``springtide calibrate`` wrote; the defaults where it has none."""
+    """The constants in a file of ``springtide calibrate``, or the defaults."""
     document = json.loads(Path(path).read_text(encoding="utf-8"))
     given = document.get("constants", {})
     if not isinstance(given, dict):
@@ -62,7 +62,7 @@ def to_json(constants: Constants) -> dict[str, float]:
 
 
 def fit(stages: Mapping[str, int], reports: Sequence[BatchReport]) -> Constants:
-    """The constants of a run, by least squares over its batches; ``stages`` has the stage of each operator."""
+    """The constants of a run, by least squares over its batches; ``stages``: by operator."""
     used = sorted(reports, key=lambda report: report.started)[SETTLING:]
     used = [report for report in used if report.rows_in and report.tasks]
     if len(used) < LEAST_BATCHES:
@@ -77,20 +77,19 @@ def fit(stages: Mapping[str, int], reports: Sequence[BatchReport]) -> Constants:
     fixed, per_task, per_row = _fitted(rest, tasks, rows)
     stage = min(_between_stages(used, stages), fixed / count)
     gaps = sorted(after.started - before.committed - _pause_s(before) for before, after in itertools.pairwise(used))
-    gap = statistics.median(gaps[: max(1, len(gaps) // 2)]) if gaps else 0.0  # the shortest half: others wait for records
+    gap = statistics.median(gaps[: max(1, len(gaps) // 2)]) if gaps else 0.0  # the shorter half: in long gaps Spark waits
     return Constants(fixed - count * stage, stage, per_task, per_row, max(0.0, gap))
 
 
 def _pause_s(report: BatchReport) -> float:
-    """The time by which the trigger delayed the next batch."""
+    """The delay of the next batch by the trigger."""
     return max(0.0, report.plan.trigger_s - report.duration_s)
 
 
 def critical_s(report: BatchReport, stages: Mapping[str, int]) -> float:
-    """How long the work of every stage takes on the slots, added up: its tasks in their order, each on the first free slot.
+    """The sum of the stages' makespans: each task runs on the first free slot, in the order of task numbers.
 
-    A task's number is its place in the stage; what is chained reports by the same number. There are the plan's slots, or
-    more, if more tasks were seen to run at once.
+    Chained operators report under the same task number. The slots are the plan's, or more if more tasks ran at once.
     """
     busy: dict[int, dict[int, float]] = {}
     spans: dict[int, dict[int, tuple[float, float]]] = {}
@@ -109,15 +108,15 @@ def critical_s(report: BatchReport, stages: Mapping[str, int]) -> float:
 
 
 def _at_once(spans: Iterable[tuple[float, float]]) -> int:
-    """The most that ran at one time; what begins when another ends comes after it."""
+    """The maximum number of concurrent tasks; a task that begins when another ends does not overlap it."""
     changes = sorted(change for begin, end in spans if end > begin for change in ((begin, 1), (end, -1)))
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
 def _fitted(rest: npt.NDArray[np.float64], *columns: npt.NDArray[np.float64]) -> list[float]:
-    """A constant and a factor for each column, none negative: of all choices of columns, the best one that has it so.
+    """A constant and a factor for each column, none negative: the best solution over all subsets of the columns.
 
-    The error counts in proportion, so that long batches do not outweigh the short ones.
+    Errors are relative, so that long batches do not outweigh short ones.
     """
     weights = 1 / np.maximum(rest, np.median(rest) / 10 + 1e-9)
     best, least = [float(np.median(rest)), *(0.0 for _ in columns)], float("inf")

@@ -1,4 +1,4 @@
-"""A simulation in continuous mode: the engine, the control loop, and what is measured."""
+"""Simulation in continuous mode: the engine, the control loop, and the metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from springtide.sim.setup import Outcome, Progress, Setup
 
 
 def run(setup: Setup) -> Outcome:
-    """Simulate, record by record, with a decision every interval."""
+    """Simulate record by record, with a decision every interval."""
     model, span = setup.model, setup.span
     horizon_s = span.end if math.isfinite(span.end) else _expected(model, span.records)
     engine = Engine(
@@ -46,7 +46,7 @@ def run(setup: Setup) -> Outcome:
 
 
 def _controlled(setup: Setup, scaler: Chosen, cluster: SimulatedCluster) -> tuple[ControlLoop, Decider]:
-    """The control loop of a run, whose world is the simulated cluster."""
+    """The control loop of a run on the simulated cluster."""
     clock, host = cluster.clock, InThread(Starting(scaler.policy, setup.degrees))
     decider = Decider(host, record=cluster.decision, clock=clock, seed=setup.seed, state=scaler.state)
     world = World(cluster, cluster, Executors(clock, cluster.decision), (cluster,))
@@ -58,7 +58,7 @@ def _run(
     engine: Engine, cluster: SimulatedCluster, end: float, cycle: Callable[[], None], interval_s: float,
     progress: Progress | None,
 ) -> None:  # fmt: skip
-    """From interval to interval, until the end, or until all records came and left."""
+    """Simulate interval by interval, until the end or until all records have left."""
     count = 0
     while engine.now < end:
         count += 1
@@ -66,18 +66,18 @@ def _run(
         if math.isinf(until):
             engine.drain()
             return
-        while (due := cluster.next_coming()) <= until:
+        while (due := cluster.next_start()) <= until:
             engine.advance(due)
-            cluster.let_come()
+            cluster.start_due()
         engine.advance(until)
         if engine.now < end:
             cycle()
         if progress is not None:
             progress(engine.now, end)
-        if math.isinf(end) and engine.exhausted and not engine.there:
+        if math.isinf(end) and engine.exhausted and not engine.in_flight:
             return
 
 
 def _expected(model: Model, records: int | None) -> float:
-    """About how long it takes until this many records came."""
+    """The approximate time until this many records have arrived."""
     return max((records or 0) / (max(source.steps.values) or 1.0) for source in model.sources)

@@ -1,11 +1,10 @@
-"""The control loop's ports, on a simulated cluster: its clock, its monitor, its hands. Policies and loop are those of Spark."""
+"""The ports of the control loop on a simulated cluster. Policies and loop are those of Spark runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -15,8 +14,8 @@ from springtide.model.report import BatchReport
 from springtide.model.snapshot import OperatorSnapshot, Snapshot, SourceSnapshot
 from springtide.model.topology import Operator
 from springtide.policy.scale import ScalePolicy, State
+from springtide.sim.book import Counts
 from springtide.sim.cluster import Places
-from springtide.sim.counts import Counts
 from springtide.sim.engine import Engine
 from springtide.sim.kernels import Floats
 from springtide.sim.measure import Ledger
@@ -25,17 +24,17 @@ from springtide.sim.rules import Reconfiguration
 
 @dataclass
 class SimulatedCluster:
-    """Tells what was measured since the last time, and carries plans out."""
+    """Reports measurements, and applies plans."""
 
     engine: Engine
     reconfiguration: Reconfiguration
     ledger: Ledger
-    starting_s: float = 0.0  # until a new replica takes records; it is paid for from the request on
+    starting_s: float = 0.0  # start-up time of a new replica, which costs from the request on
     snapshots: list[Snapshot] = field(default_factory=list)
     decisions: list[Mapping[str, object]] = field(default_factory=list)
-    _coming: dict[float, dict[str, int]] = field(default_factory=dict)  # when, and how many replicas there are then
-    _places: Places | None = None  # on a cluster of nodes
-    _busy_s: Mapping[str, Floats] = field(default_factory=dict)  # of each replica, in the last interval
+    _starting: dict[float, dict[str, int]] = field(default_factory=dict)  # by start time: the degrees from then on
+    _places: Places | None = None  # if the cluster has nodes
+    _busy_s: Mapping[str, Floats] = field(default_factory=dict)  # by station: of each replica, in the last interval
 
     def __post_init__(self) -> None:
         if self.engine.model.cluster is not None:
@@ -45,16 +44,16 @@ class SimulatedCluster:
         return self.engine.now
 
     def add(self, report: BatchReport) -> None:
-        """A record at a time needs no reports of batches."""
+        """Ignored: continuous mode has no batches."""
 
     def batch(self, report: BatchReport) -> None:
-        """As above."""
+        """Ignored: continuous mode has no batches."""
 
     def decision(self, entry: Mapping[str, object]) -> None:
         self.decisions.append(entry)
 
     def snapshot(self, at: float, interval_s: float, plan: Plan) -> Snapshot:
-        """What happened since the last one."""
+        """The measurements since the previous snapshot."""
         engine = self.engine
         counts = {name: station.take_counts() for name, station in engine.stations.items()}
         self._busy_s = {name: station.take_busy() for name, station in engine.stations.items()}
@@ -66,7 +65,7 @@ class SimulatedCluster:
             at, interval_s, plan,
             operators=tuple(self._operator(o, plan, counts, sent, interval_s) for o in engine.model.topology.scalable),
             batches=(), rate=received / interval_s if interval_s > 0 else None,
-            backlog=sum(station.waiting for station in engine.stations.values()) + engine.held,
+            backlog=sum(station.waiting for station in engine.stations.values()) + engine.held_back,
             latency=self.ledger.close_book(engine),
             sources=tuple(
                 SourceSnapshot(name, read, arrived[name], came / interval_s if interval_s > 0 else None, waiting)
@@ -80,7 +79,7 @@ class SimulatedCluster:
     def _operator(
         self, member: Operator, plan: Plan, counts: Mapping[str, Counts], sent: Mapping[tuple[str, str], int], interval_s: float
     ) -> OperatorSnapshot:
-        """An operator's part in what the stations did that it is folded into; mostly it is one station by itself."""
+        """The measurements of an operator: its share of each station that it is folded into, usually a station of its own."""
         name, degree = member.name, plan.degrees.get(member.name, 1)
         rows_in = rows_out = busy = backlog = 0.0
         responses = []
@@ -103,7 +102,7 @@ class SimulatedCluster:
         )  # fmt: skip
 
     def apply(self, plan: Plan) -> None:
-        """Change the numbers of replicas, and their places; after the start that may cost time, or the queues."""
+        """Change the replicas and their nodes. After the start of the run this may pause operators or drop their queues."""
         engine, wanted = self.engine, replicas_of(self.engine, plan.degrees)
         moved = self._places.carry_out(plan, wanted) if self._places else set()
         changed = [name for name, degree in wanted.items() if engine.stations[name].active != degree or name in moved]
@@ -119,50 +118,50 @@ class SimulatedCluster:
             self.ledger.pause(engine.now, self.reconfiguration.seconds)
 
     def _resize(self, wanted: Mapping[str, int]) -> None:
-        """What goes, goes at once; what comes takes its time, but for the start of the run."""
+        """Remove replicas at once, and add replicas after their start-up time, except at the start of the run."""
         later = {n: degree for n, degree in wanted.items() if degree > self.engine.stations[n].active}
         if not later or not self.starting_s or self.engine.now == 0.0:
             later = {}
         self.engine.resize({n: degree for n, degree in wanted.items() if n not in later})
-        for coming in self._coming.values():  # what was asked for before and is no longer wanted does not come
-            for name in coming:
-                coming[name] = min(coming[name], wanted.get(name, coming[name]))
+        for starting in self._starting.values():  # cancels earlier requests that are no longer wanted
+            for name in starting:
+                starting[name] = min(starting[name], wanted.get(name, starting[name]))
         if later:
-            self._coming[self.engine.now + self.starting_s] = later
+            self._starting[self.engine.now + self.starting_s] = later
         if self._places:
-            self._places.let_come()
+            self._places.place_started()
 
-    def next_coming(self) -> float:
-        """When the next replicas come."""
-        return min(self._coming, default=math.inf)
+    def next_start(self) -> float:
+        """The time at which the next replicas have started."""
+        return min(self._starting, default=math.inf)
 
-    def let_come(self) -> None:
-        """Those come that are due now."""
-        for due in [due for due in self._coming if due <= self.engine.now]:
-            coming = self._coming.pop(due)
-            self.engine.resize({n: degree for n, degree in coming.items() if degree > self.engine.stations[n].active})
+    def start_due(self) -> None:
+        """Activate the replicas that have started by now."""
+        for due in [due for due in self._starting if due <= self.engine.now]:
+            starting = self._starting.pop(due)
+            self.engine.resize({n: degree for n, degree in starting.items() if degree > self.engine.stations[n].active})
         if self._places:
-            self._places.let_come()
+            self._places.place_started()
 
 
 def _inputs(
     producers: Sequence[str], name: str, sent: Mapping[tuple[str, str], int], rows_in: float
 ) -> tuple[tuple[str, int], ...]:
-    """How much came from each producer: as was counted, or, where those are folded into others, of each as much."""
+    """The input from each producer: the measured numbers, or equal shares where the producers are folded into others."""
     counted = [sent.get((producer, name), 0) for producer in producers]
     shares = [count / sum(counted) if sum(counted) else 1 / len(counted) for count in counted]
     return tuple((producer, round(rows_in * share)) for producer, share in zip(producers, shares, strict=True))
 
 
 def replicas_of(engine: Engine, degrees: Mapping[str, int]) -> dict[str, int]:
-    """The replicas of each station: the degrees of all that is folded into it, as chained operators share their tasks."""
+    """The replicas of each station: the sum of the degrees of all operators folded into it."""
     homes: dict[str, list[str]] = {}
     for operator in engine.model.operators:
         for member, _, _ in operator.folded:
             homes.setdefault(member, []).append(operator.name)
     found = dict.fromkeys(engine.stations, 0)
     for member, names in homes.items():
-        for place, name in enumerate(names):  # one that runs in the tasks of several is dealt out to them
+        for place, name in enumerate(names):  # an operator in the tasks of several chains is shared out to them
             whole, rest = divmod(degrees.get(member, 0), len(names))
             found[name] += whole + (place < rest)
     limits = {operator.name: operator.parallelism or max(1, found[operator.name]) for operator in engine.model.operators}
@@ -171,18 +170,14 @@ def replicas_of(engine: Engine, degrees: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Starting:
-    """A policy that finds the model's replicas in force when it is first asked, instead of one of each."""
+    """A policy whose first snapshot has the model's initial replicas instead of one of each operator."""
 
     policy: ScalePolicy
     degrees: Mapping[str, int]
 
-    if TYPE_CHECKING:
-        name: ClassVar[str]
-    else:
-
-        @property
-        def name(self) -> str:
-            return self.policy.name
+    @property
+    def name(self) -> str:
+        return self.policy.name
 
     def initial(self) -> State:
         return self.policy.initial()

@@ -1,7 +1,7 @@
-"""What is drawn for every record: when it comes, which item it is, and what it costs.
+"""Random draws for every record: arrival time, item and cost.
 
-Random numbers are made by numpy, a block at a time, from generators that are seeded by the run's seed and the name of what
-they are for: one more operator does not change what the others draw.
+numpy generates the numbers in blocks. Each generator is seeded by the run's seed and its purpose: a new operator does not
+change the draws of others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from springtide.policy.group import kernel
 from springtide.sim.compile import compiled, reads
 from springtide.sim.kernels import Floats, Ints
 
-_ITEMS = 2  # the place of the items among the arguments of a cost's draw
+_ITEMS = 2  # the index of ``items`` among the arguments of ``Cost.draw``
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
@@ -27,20 +27,20 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 
 
 class Cost(Protocol):
-    """Seconds of work that records need."""
+    """The distribution of a record's work in seconds."""
 
     def draw(self, random: np.random.Generator, items: Ints, out: Floats) -> None: ...
 
 
 def reads_items(cost: Cost) -> bool:
-    """Whether costs depend on what the records are; where nobody can tell, they may.
+    """Whether costs depend on the records' items. If that is unknown, they may.
 
     >>> reads_items(Exponential(0.1)), reads_items(ByItem(np.ones(3)))
     (False, True)
     """
     draw = getattr(type(cost), "draw", None)
-    told = isinstance(draw, types.FunctionType) and draw.__code__.co_argcount > _ITEMS
-    return not told or reads(draw, _ITEMS)
+    inspectable = isinstance(draw, types.FunctionType) and draw.__code__.co_argcount > _ITEMS
+    return not inspectable or reads(draw, _ITEMS)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Normal:
-    """Drawn again where it is not positive."""
+    """A normal distribution, drawn again until it is positive."""
 
     mean: float
     deviation: float
@@ -82,7 +82,7 @@ class Normal:
 
 @dataclass(frozen=True)
 class ByItem:
-    """Every item has its cost: ``seconds[item]``."""
+    """A cost for each item: ``seconds[item]``."""
 
     seconds: Floats = field(compare=False)
 
@@ -91,27 +91,25 @@ class ByItem:
 
 
 class Items(Protocol):
-    """Which items a source's records are: the keys that costs and groupings go by."""
+    """The distribution of a source's items: the keys for costs and groupings."""
 
     @property
     def size(self) -> int: ...
 
-    def start(self, random: np.random.Generator) -> Stream:
-        """Begin to draw."""
-        ...
+    def start(self, random: np.random.Generator) -> ItemStream:
+        """Begin a sequence of draws."""
 
 
-class Stream(Protocol):
-    """Draws the items of a source's records, in their order."""
+class ItemStream(Protocol):
+    """Draws the items of a source's records in sequence."""
 
     def draw(self, times: Floats, first: int) -> Ints:
-        """Those of the records from ``first`` on, created at these times."""
-        ...
+        """The items of the records from number ``first`` on, which are created at these times."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """The items themselves, in order; after the last comes the first again."""
+    """A given sequence of items, repeated from the start after the last."""
 
     items: Ints = field(compare=False)
 
@@ -119,7 +117,7 @@ class Given:
     def size(self) -> int:
         return int(self.items.max()) + 1
 
-    def start(self, random: np.random.Generator) -> Stream:
+    def start(self, random: np.random.Generator) -> ItemStream:
         return self
 
     def draw(self, times: Floats, first: int) -> Ints:
@@ -128,7 +126,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Weighted:
-    """Items with these chances; ``shuffles`` times a minute the chances are dealt out to the items anew."""
+    """Items with these probabilities, which are reassigned among the items ``shuffles`` times a minute."""
 
     chances: Floats = field(compare=False)
     shuffles: float = 0.0
@@ -138,11 +136,11 @@ class Weighted:
     def size(self) -> int:
         return len(self.chances)
 
-    def start(self, random: np.random.Generator) -> Stream:
+    def start(self, random: np.random.Generator) -> ItemStream:
         return _Dealt(self, random)
 
     def ranked(self, random: np.random.Generator) -> Ints:
-        """Which item has which of the chances, at first."""
+        """The initial assignment of probabilities to items."""
         return random.permutation(self.size) if self.permuted else np.arange(self.size)
 
     @cached_property
@@ -152,40 +150,41 @@ class Weighted:
         if not (chances.ndim == 1 and len(chances) and (chances >= 0).all() and chances.sum() > 0):
             raise OptionError("chances of items are 0 or more, and not all are 0")
         size = len(chances)
-        kept, other = chances / chances.sum() * size, np.arange(size)
-        small, large = list(np.flatnonzero(kept < 1)), list(np.flatnonzero(kept >= 1))
+        chance, other = chances / chances.sum() * size, np.arange(size)
+        small, large = list(np.flatnonzero(chance < 1)), list(np.flatnonzero(chance >= 1))
         while small and large:
             below, above = small.pop(), large[-1]
             other[below] = above
-            kept[above] -= 1 - kept[below]
-            if kept[above] < 1:
+            chance[above] -= 1 - chance[below]
+            if chance[above] < 1:
                 small.append(large.pop())
-        kept[[*small, *large]] = 1.0
-        return kept, other
+        chance[[*small, *large]] = 1.0
+        return chance, other
 
 
 def Uniform(size: int) -> Weighted:  # noqa: N802  reads like the others
-    """Every item is as likely as the others."""
+    """Items with equal probabilities."""
     return Weighted(np.ones(size))
 
 
 def Zipf(size: int, exponent: float, shuffles: float = 0.0) -> Weighted:  # noqa: N802
-    """The r-th most frequent item has a chance in proportion to r to the power of -exponent; which it is, the seed says."""
+    """Zipf's distribution: the r-th most frequent item is drawn in proportion to r to the power of -exponent. The seed decides
+    which item that is."""
     return Weighted(np.arange(1, size + 1, dtype=np.float64) ** -exponent, shuffles, permuted=True)
 
 
 def chances_of(items: Items, random: np.random.Generator) -> Floats:
-    """The chance of every item, when they are drawn with this generator; of kinds that are not known, all the same."""
+    """The probability of each item for draws with this generator; uniform for unknown kinds of items."""
     if isinstance(items, Given):
         return np.bincount(items.items, minlength=items.size) / len(items.items)
     chances: Floats = np.full(items.size, 1 / items.size)
-    if isinstance(items, Weighted) and not items.shuffles:  # what is dealt out anew has each chance in turn
+    if isinstance(items, Weighted) and not items.shuffles:  # shuffled probabilities are uniform over time
         chances[items.ranked(random)] = np.asarray(items.chances, dtype=np.float64) / np.sum(items.chances)
     return chances
 
 
 class _Dealt:
-    """Ranks by the alias tables, and which item has which rank at the time."""
+    """Draws ranks by the alias tables, and maps them to items by the current assignment."""
 
     def __init__(self, items: Weighted, random: np.random.Generator) -> None:
         self._random, self._every = random, 60.0 / items.shuffles if items.shuffles else np.inf
@@ -208,7 +207,7 @@ class _Dealt:
 
 @kernel
 def pick(uniform: Floats, chance: Floats, other: Ints, item: Ints, count: int) -> None:
-    """Draw items by Walker's alias method: one number from [0, 1) gives both the column and the side of it."""
+    """Draw items by Walker's alias method: one number from [0, 1) selects both the column and its side."""
     size = len(chance)
     for i in range(count):
         place = uniform[i] * size

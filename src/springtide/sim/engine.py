@@ -1,7 +1,7 @@
-"""The whole network at work: sources and operators, from step to step.
+"""The network of sources and operators, simulated in steps.
 
-The graph has no cycle, so within a step each operator takes in all that was sent to it before the next one is looked at. What
-leaves an operator after the step's end stays at it until a later step. Where steps begin and end changes no result.
+The graph has no cycle, so within a step each operator receives all its input before the next one is simulated. Records that
+leave an operator after the step's end stay until a later step. The boundaries of steps change no result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from springtide.policy.group import Continual
 from springtide.policy.group.full_knowledge import FullKnowledge
 from springtide.sim.arrivals import BLOCK, Arrivals, Batch
-from springtide.sim.book import Book, new_book, with_room, write_down
+from springtide.sim.book import LatencyBook, new_book, with_room, write_down
 from springtide.sim.cluster import LONGEST_STEP_S, network_of, place
 from springtide.sim.compile import compiled
 from springtide.sim.draws import generator, reads_items
@@ -26,34 +26,32 @@ from springtide.sim.model import Model
 from springtide.sim.rules import Cluster
 from springtide.sim.station import Station
 
-_FOR_EVER = math.inf
-
 
 class Engine:
-    """Simulates a model, as far as it is told to."""
+    """Simulates a model up to the times that the caller asks for."""
 
     def __init__(
         self, model: Model, groupings: Mapping[str, Continual], seed: int, *, records: int | None = None,
         horizon_s: float = 0.0, warmup_s: float = 0.0, by_record: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.now, self._warmup = model, 0.0, warmup_s
-        timeout = _FOR_EVER if model.timeout_s is None or model.late == "count" else model.timeout_s
-        self.beyond = _FOR_EVER if model.timeout_s is None else model.timeout_s
+        timeout = math.inf if model.timeout_s is None or model.late == "count" else model.timeout_s
+        self.beyond = math.inf if model.timeout_s is None else model.timeout_s
         self.sources = [Arrivals(source, seed, records, number * (records or 0)) for number, source in enumerate(model.sources)]
         carried = _carried(model, groupings, by_record)
-        looked_at = model.cluster is not None or model.back_pressure is not None  # by which replica records wait
+        looked_at = model.cluster is not None or model.back_pressure is not None  # whether a record's replica matters
         self.stations = {
             operator.name: Station(
                 operator, groupings[operator.name], _seed(seed, operator.name), timeout, model.feedback_s, carried, looked_at
             )
             for operator in model.operators
         }
-        self.book: Book = new_book(BLOCK, horizon_s, len(model.sources) * (records or 0) if by_record else 0)
-        self.received, self._told = 0, 0
-        self.expected, self._expected = 0.0, 0.0  # how many records are to leave for those that came
-        self.sent: Counter[tuple[str, str]] = Counter()  # how many records went along each edge
-        self.arrived: dict[str, Counter[int]] = {source.name: Counter() for source in model.sources}  # in which second
-        self._came, self._read = Counter[str](), Counter[str]()  # records that arrived at each source, and that it handed on
+        self.book: LatencyBook = new_book(BLOCK, horizon_s, len(model.sources) * (records or 0) if by_record else 0)
+        self.received, self._received_before = 0, 0
+        self.expected, self._expected_before = 0.0, 0.0  # expected departures for the received records
+        self.sent: Counter[tuple[str, str]] = Counter()  # records along each edge
+        self.arrived: dict[str, Counter[int]] = {source.name: Counter() for source in model.sources}  # by second
+        self._came, self._read = Counter[str](), Counter[str]()  # records that arrived at each source, and that it passed on
         visits = [model.visits(source, seed) for source in model.sources]
         self._exiting = [sum(counts[operator.name] for operator in model.exits) for counts in visits]
         shares = np.array([max(source.steps.values) for source in model.sources])
@@ -62,9 +60,9 @@ class Engine:
             name: sum(share * counts[name] for share, counts in zip(shares, visits, strict=True)) for name in self.stations
         }
         self._gates = [Gate(source.queue_limit) for source in model.sources]
-        self._closed, self._room = False, _FOR_EVER
-        looks = model.back_pressure.every_s if model.back_pressure else _FOR_EVER
-        self._longest = min(looks, self._connect(model.cluster) if model.cluster else _FOR_EVER)
+        self._closed, self._room = False, math.inf
+        looks = model.back_pressure.every_s if model.back_pressure else math.inf
+        self._longest = min(looks, self._connect(model.cluster) if model.cluster else math.inf)
         self._exits = {operator.name for operator in model.exits}
         self._readers = {name: model.readers(name) for name in [s.name for s in model.sources] + list(self.stations)}
         self._splits = {operator.name for operator in model.operators if operator.splits}
@@ -72,42 +70,42 @@ class Engine:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no more records come."""
+        """Whether all records have arrived."""
         return all(source.exhausted for source in self.sources)
 
     @property
-    def there(self) -> int:
-        """How many records are on their way through the operators."""
-        return sum(station.there for station in self.stations.values()) + self.held
+    def in_flight(self) -> int:
+        """The number of records in sources and operators."""
+        return sum(station.in_flight for station in self.stations.values()) + self.held_back
 
     @property
-    def held(self) -> int:
-        """How many records the sources hold back."""
-        return sum(gate.held for gate in self._gates)
+    def held_back(self) -> int:
+        """The number of records that the sources hold back."""
+        return sum(gate.size for gate in self._gates)
 
     @property
     def refused(self) -> int:
-        """How many records the sources dropped."""
+        """The number of records that the sources dropped."""
         return sum(gate.refused for gate in self._gates)
 
     def oldest(self) -> float:
-        """When the oldest record that is still there was created."""
+        """The creation time of the oldest record in flight."""
         stations = min(station.oldest() for station in self.stations.values())
         return min(stations, *(gate.oldest() for gate in self._gates))
 
     def older_than(self, time: float) -> int:
-        """How many records that are still there were created before ``time``."""
+        """The number of records in flight that were created before ``time``."""
         stations = sum(station.older_than(time) for station in self.stations.values())
         return stations + sum(gate.older_than(time) for gate in self._gates)
 
     def take_received(self) -> tuple[int, float]:
-        """How many records came since the last call, and how many are to leave for them."""
-        taken = self.received - self._told, self.expected - self._expected
-        self._told, self._expected = self.received, self.expected
+        """The arrivals since the last call, and the expected departures for them."""
+        taken = self.received - self._received_before, self.expected - self._expected_before
+        self._received_before, self._expected_before = self.received, self.expected
         return taken
 
     def take_arrived(self, since: float, until: float) -> dict[str, tuple[float, ...]]:
-        """How many records each source brought in each second of this time, which is forgotten; a part of one is scaled up."""
+        """Each source's arrivals in each second of this span, which are then forgotten; a partial second is extrapolated."""
         taken = {}
         for name, counts in self.arrived.items():
             seconds = range(math.floor(since), math.ceil(until))
@@ -116,13 +114,13 @@ class Engine:
         return taken
 
     def take_flow(self) -> dict[str, tuple[int, int, int]]:
-        """By source, how many records arrived and were handed on since the last call, and how many it holds back."""
+        """By source: records that arrived and that were passed on since the last call, and records held back."""
         came, read = self._came, self._read
         self._came, self._read = Counter(), Counter()
-        return {name: (came[name], read[name], gate.held) for name, gate in zip(self.arrived, self._gates, strict=True)}
+        return {name: (came[name], read[name], gate.size) for name, gate in zip(self.arrived, self._gates, strict=True)}
 
     def take_sent(self) -> dict[tuple[str, str], int]:
-        """How many records went along each edge since the last call."""
+        """The records along each edge since the last call."""
         taken, self.sent = dict(self.sent), Counter()
         return taken
 
@@ -134,23 +132,23 @@ class Engine:
             place(self.model.cluster, self.stations.values())
 
     def interrupt(self, names: Sequence[str], seconds: float, drop: bool) -> None:
-        """Let no record start at these operators for so long; with ``drop`` what waits there is lost."""
+        """Start no record at these operators for this time; ``drop`` discards their queues."""
         for name in names:
             self.stations[name].defer(self.now, self.now + seconds, drop)
 
     def _connect(self, cluster: Cluster) -> float:
-        """Put the replicas on nodes and the network between them; how long a step may take with it."""
+        """Place the replicas on nodes, and connect the nodes; the result limits the length of a step."""
         place(cluster, self.stations.values())
         network = network_of(cluster)
         for station in self.stations.values():
             station.network = network
-        return LONGEST_STEP_S if network is not None and network.wire.any() else _FOR_EVER
+        return LONGEST_STEP_S if network is not None and network.wire.any() else math.inf
 
-    def _look_at_queues(self) -> None:
+    def _check_queues(self) -> None:
         marks = self.model.back_pressure
         if marks is None:
             return
-        longest, self._room = 0, _FOR_EVER
+        longest, self._room = 0, math.inf
         for name, station in self.stations.items():
             queues = station.queues()
             longest = max(longest, int(queues.max()))
@@ -163,22 +161,22 @@ class Engine:
         while self.now < until or any(source.next_at <= until for source in self.sources):
             self._size_blocks()
             self._step(min(until, self.now + self._longest, *(source.block_end for source in self.sources)))
-            self._look_at_queues()
+            self._check_queues()
 
     def _size_blocks(self) -> None:
-        """A step looks at all records that wait in the queue of a replica: with many of them, steps are longer, or a backlog of
-        n would take n² looks. Those that wait for the first free replica are not looked at; their steps are cut alike."""
+        """A step scans all records in the queues of replicas: the steps grow with the queues, as a backlog of n would take n²
+        work otherwise. Records that wait for the first free replica are not scanned, but their steps are limited alike."""
         waiting = max(station.under_way for station in self.stations.values())
         for source in self.sources:
             source.block = max(BLOCK, waiting // 4)
 
     def drain(self) -> float:
-        """Simulate, after the last arrival, until nothing is there: when the last record left."""
+        """Simulate until all records have left, and return the time of the last departure."""
         while not self.exhausted:
             self.advance(min(source.block_end for source in self.sources))
-        while self.there:
+        while self.in_flight:
             ends = [station.last_departure() for station in self.stations.values()]
-            self.advance(max(*ends, self.now + self._longest if self.held else self.now))
+            self.advance(max(*ends, self.now + self._longest if self.held_back else self.now))
         return self.now
 
     def _step(self, until: float) -> None:
@@ -214,7 +212,6 @@ class Engine:
         compiled(write_down)(station.rows, left, served, self.book, self.beyond, self._warmup)
 
     def _send(self, name: str, batch: Batch, sent: dict[str, list[Batch]]) -> None:
-        """Hand a batch to the operators that read it."""
         if len(batch.at):
             for reader, part in handed_on(self._readers[name], name in self._splits, batch, self._coins[name]):
                 sent[reader].append(part)
@@ -222,7 +219,7 @@ class Engine:
 
 
 def _carried(model: Model, groupings: Mapping[str, Continual], by_record: bool) -> tuple[str, ...]:
-    """What records take along besides their times: only what somebody asks for."""
+    """The optional columns of records that something reads."""
     items = any(
         reads_items(operator.cost)
         or type(groupings[operator.name]) is not FullKnowledge
@@ -234,5 +231,5 @@ def _carried(model: Model, groupings: Mapping[str, Continual], by_record: bool) 
 
 
 def _seed(seed: int, name: str) -> int:
-    """A seed of its own for every operator's grouping."""
+    """The seed of an operator's grouping."""
     return int(generator(seed, f"grouping of {name}").integers(2**31))

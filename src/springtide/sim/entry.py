@@ -1,4 +1,4 @@
-"""``simulate``: run a model or a topology with a policy and a grouping on a simulated cluster."""
+"""``simulate``: run a model or a topology on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def simulate(
     starting: str | float = 0.0, guards: Sequence[str] = (), learned: State | None = None, progress: Progress | None = None,
     grant: str | None = None, managers: str = "", shed_after: str | float | None = None, queue_limit: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """Simulate a model, or a topology, whose costs are measured or read from the file ``costs``.
+    """Simulate a model, or a topology with costs that are measured or read from the file ``costs``.
 
     It ends when ``records`` of each source have left, after ``duration``, or when the rate ends. Without a ``policy`` the
     replicas do not change. ``trace`` replaces the sources' rates, ``arrivals`` the distribution of records within a step of the
     rate. Records created during ``warmup`` are not measured. The same arguments give the same result, except if costs are
     measured. In micro-batch mode ``begin`` is the earliest start of the first batch, ``trigger`` the minimum time between
-    batches, and Spark's ``constants`` are by default read from the file ``costs``. ``r_over``: replicas that suffice at any
-    time, the papers' base of the saved resources. ``starting``: the start-up time of a new replica. ``guards`` limit what the
-    policy requests; ``learned`` is its initial state. In continuous mode, ``shed_after`` drops records that are older when a
-    replica is free for them, and ``queue_limit`` drops the oldest when more wait for a replica.
+    batches, and Spark's ``constants`` are by default read from the file ``costs``. ``r_over`` is a number of replicas that
+    suffices at any time, the papers' base of the saved resources. ``starting`` is the start-up time of a new replica.
+    ``guards`` limit the policy's requests; ``learned`` is its initial state. In continuous mode, ``shed_after`` drops records
+    that are older when a replica becomes free for them, and ``queue_limit`` drops the oldest record of a longer queue.
     """
     how = ModeOptions(mode, reconfiguration, warmup, by_record, begin, trigger, constants)
     asked = SimulationOptions(
@@ -80,7 +80,7 @@ def simulate(
 
 
 def simulated(what: Model | Topology, asked: SimulationOptions, progress: Progress | None = None) -> Outcome:
-    """Simulate as the options ask."""
+    """Simulate with these options."""
     setup = _set_up(what, asked, progress)
     outcome = batched.run(setup) if asked.mode.in_batches else continuous.run(setup)
     measured = {**dict.fromkeys(METRICS), **outcome.summary}
@@ -125,7 +125,7 @@ def _set_up(what: Model | Topology, asked: SimulationOptions, progress: Progress
 
 
 def _shedding(model: Model, asked: Shedding) -> Model:
-    """The model with what PSPS leaves out: its t_out, and its queue limit at every operator."""
+    """The model with PSPS's load shedding: its timeout t_out, and its queue limit at every operator."""
     operators = model.operators
     if asked.queue_limit is not None:
         operators = tuple(replace(operator, queue_limit=asked.queue_limit) for operator in operators)
@@ -133,7 +133,7 @@ def _shedding(model: Model, asked: Shedding) -> Model:
 
 
 def _groupings(model: Model, asked: SimulationOptions) -> dict[str, Any]:
-    """A grouping for every operator. One queue for all replicas leaves nothing to choose: a record waits for the first free."""
+    """The grouping of each operator. An operator with a shared queue needs none: a record waits for the first free replica."""
     in_batches, routing = asked.mode.in_batches, asked.grouping
     shared = {o.name for o in model.operators if o.queue == "shared" and not in_batches}
     wanted = {o.name: "full-knowledge" if o.name in shared else o.grouping or routing.grouping for o in model.operators}
@@ -149,7 +149,7 @@ def _grouping(chosen: Any, settings: Mapping[str, object]) -> Any:
 
 
 def _foreseeing(scaler: Chosen | None, model: Model, end: float, asked: SimulationOptions) -> Chosen | None:
-    """The clairvoyant learns the future; any other policy stays as it is."""
+    """Tell the clairvoyant the future; other policies do not change."""
     if scaler is None or not isinstance(scaler.policy, Clairvoyant):
         return scaler
     goals = asked.goals
@@ -160,7 +160,7 @@ def _foreseeing(scaler: Chosen | None, model: Model, end: float, asked: Simulati
 
 
 def _end(model: Model, span: SpanOptions) -> float:
-    """When the simulation is over; infinite: when all records came and left."""
+    """The end of the simulation; infinite if it ends when all records have left."""
     if span.duration_s is not None:
         return span.duration_s
     if span.records is not None or all(source.times is not None or source.limit is not None for source in model.sources):
@@ -181,7 +181,7 @@ def _check_continual(grouping: Any) -> None:
 
 
 def _check_rules(model: Model) -> None:
-    """What a batch has no use for."""
+    """Refuse rules that apply to continuous mode only."""
     limits = [part.queue_limit for part in model.sources] + [part.queue_limit for part in model.operators]
     default = Model(model.name, model.sources, model.operators)
     found = [f.name for f in fields(Model) if f.name in _RULES and getattr(model, f.name) != getattr(default, f.name)]

@@ -1,12 +1,12 @@
-"""Records that start at the replica that is free first: found by a knockout, and not before the record starts.
+"""Replicas that share a queue: a knockout finds the first free replica when a record starts.
 
-Whoever waits for the first free replica needs no replica yet. So what starts by the end of a step is routed in it, and the
-rest waits as it came: a step costs nothing for the records that go on waiting, and a change of the replicas nothing for them
-either. On a trace whose bursts leave 30 million records waiting, looking at all of them in every step took half of the time.
+A record that waits for the first free replica needs no replica yet. Each step routes the records that start in it, and the
+others wait as they arrived: they cost nothing, and neither does rescaling. On a trace whose bursts leave 30 million records
+waiting, scanning all of them in every step took half of the time.
 
-The replicas hold a knockout by the times at which they are free. One that gets a record plays again: 6 matches for 60
-replicas, where looking at each of them took 60. Whenever a replica wins, the record that it served has left, so winners also
-give the order in which records leave, and nothing has to be sorted.
+The knockout orders the replicas by the times at which they become free. A replica that receives a record plays again: 6 matches
+for 60 replicas instead of 60 comparisons. A replica wins when its record has left, so the winners also give the order of
+departures without sorting.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from springtide.sim.kernels import LATE, SERVED, Floats, Ints, Replicas, Rows, s
 class Knockout(NamedTuple):
     """Node 1 is the final, nodes 2i and 2i + 1 play for node i, and the last half of the nodes are the replicas."""
 
-    free: Floats  # when the winner of each node is free
-    bits: Ints  # the same as whole numbers, which order as the times do, none being negative
-    winner: Ints  # which replica that is: of equals the first
-    row: Ints  # the row that each replica has taken last, or -1 when it has left
+    free: Floats  # when the winner of each node becomes free
+    bits: Ints  # the same bits as integers, whose order is that of the times, as none is negative
+    winner: Ints  # the winning replica: of equals the first
+    row: Ints  # the last row of each replica, or -1 after it has left
 
 
 def knockout(replicas: int) -> Knockout:
-    """Room for so many replicas."""
     leaves = 1 << (replicas - 1).bit_length()
     free = np.full(2 * leaves, np.inf)
     return Knockout(free, free.view(np.int64), np.zeros(2 * leaves, dtype=np.int64), np.full(replicas, -1))
@@ -40,10 +39,10 @@ def start_waiting(
     rows: Rows, known: int, last: int, since: float, until: float, replicas: Replicas, knock: Knockout, timeout: float,
     left: Ints, order: Ints, sums: Floats,
 ) -> tuple[int, int, bool]:  # fmt: skip
-    """Start what starts by ``until``, of the rows from ``known`` on; those before it have their replicas and starts.
+    """Start the rows from ``known`` on that can start by ``until``; the rows before have started.
 
-    The number of rows that have a replica now; how many were served by ``until``, which ``left`` lists by row and ``order``
-    by time; and whether ``order`` can be trusted. ``sums`` grows as in ``settle``, in the order of rows.
+    Returns the number of rows with a replica; the number served by ``until``, listed by row in ``left`` and by time in
+    ``order``; and whether ``order`` is valid. ``sums`` grows as in ``settle``, in the order of rows.
     """
     served = settle(rows, known, since, until, left, sums)
     in_order = _begin(knock, rows, known, replicas)
@@ -73,7 +72,7 @@ def start_waiting(
             replicas.free[r] = depart
             r, free = _play(knock, r, depart)
         i += 1
-    while free <= until:  # those that leave, and whose replicas got no other record
+    while free <= until:  # departures from replicas without a further record
         if knock.row[r] >= 0:
             sent = _add(order, sent, knock.row[r], rows.depart)
         r, free = _play(knock, r, np.inf)
@@ -85,9 +84,9 @@ def start_waiting(
 
 @kernel
 def _begin(knock: Knockout, rows: Rows, known: int, replicas: Replicas) -> bool:
-    """Let all replicas play, and note the row that each of them serves; whether all that is known will leave in their order.
+    """Play all matches, and note the row of each replica. Returns whether all rows will leave in the replicas' order.
 
-    It does not where replicas drain, or a pause keeps them from being free when their record has left.
+    They will not if replicas drain, or if a pause blocks a replica beyond its record's departure.
     """
     leaves, in_order = len(knock.free) // 2, True
     for r in range(len(knock.row)):
@@ -110,12 +109,12 @@ def _begin(knock: Knockout, rows: Rows, known: int, replicas: Replicas) -> bool:
 
 @kernel
 def _play(knock: Knockout, replica: int, free: float) -> tuple[int, float]:
-    """A replica is free at another time: its matches once more."""
+    """Repeat the matches of a replica whose time changed."""
     node, winner, bits = len(knock.free) // 2 + replica, replica, np.float64(free).view(np.int64)
     knock.bits[node] = bits
     while node > 1:
         other, rival = knock.bits[node ^ 1], knock.winner[node ^ 1]
-        lost = (other - (node & 1) - bits) >> 63  # all bits set, or none; of equals the first wins
+        lost = (other - (node & 1) - bits) >> 63  # all bits, or none; the first of equals wins
         winner ^= (winner ^ rival) & lost
         bits ^= (bits ^ other) & lost
         node >>= 1
@@ -125,7 +124,7 @@ def _play(knock: Knockout, replica: int, free: float) -> tuple[int, float]:
 
 @kernel
 def _add(order: Ints, count: int, row: int, depart: Floats) -> int:
-    """Append a row that leaves no sooner than the last; those that leave at the same time are in the order of rows."""
+    """Append a row to the order of departures; rows that leave at the same time are in the order of rows."""
     place = count
     while place > 0 and order[place - 1] > row and depart[order[place - 1]] == depart[row]:
         order[place] = order[place - 1]

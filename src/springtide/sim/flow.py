@@ -1,4 +1,4 @@
-"""What of an operator's output each of its readers gets: copies of every record, or each record for one of them."""
+"""The distribution of an operator's output to its readers: copies of every record, or each record to one reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Readers = Sequence[tuple[Operator, Edge]]
 
 
 def handed_on(readers: Readers, splits: bool, batch: Batch, coins: np.random.Generator) -> list[tuple[str, Batch]]:
-    """The readers' names, and what each of them gets."""
+    """The batch for each reader, by its name."""
     if not len(batch.at):
         return [(operator.name, batch) for operator, _ in readers]
     if splits:

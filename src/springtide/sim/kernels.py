@@ -1,12 +1,12 @@
-"""What the simulator does with every record, as kernels: route, queue, serve, leave. No event heap.
+"""Kernels for every record: route, queue, serve, leave. There is no event heap.
 
-The records of one step are rows of columns, in the order in which they were sent. A replica serves its records in that
-order, so when a record starts is known as soon as it is routed: when it is there and the replica is free (Lindley 1952),
+The records of one step are rows of columns, in the order of arrival. A replica serves its records in that order, so the start
+of a record is known when it is routed (Lindley 1952):
 
     start = max(arrival, free[replica]),   free[replica] = start + cost
 
-and what happens between two arrivals needs no event. Rows stay until they have left, and until the grouping was told.
-Where a record goes to the replica that is free first, all that is left to the moment at which it starts (``first_free``).
+Nothing between two arrivals needs an event. Rows stay until they have left and the grouping has been informed. Records for the
+first free replica are routed when they start (``first_free``).
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 SERVED, LOST, LATE, GONE, REMOVED = 0, 1, 2, 3, 4
-"""A row's fate: it is or will be served; it was shed from a full queue; it will be removed, too old, when it would start. The
-last two have left, one way or the other, and stay only until the grouping is told."""
+"""A row's fate: served, now or later; shed from a full queue; to be removed as too old when it would start. GONE and REMOVED
+rows have left, and stay until the grouping is informed."""
 
 
 class Rows(NamedTuple):
-    """Records at one operator, a column for each thing that is known of them."""
+    """The records at one operator, in columns."""
 
-    at: Floats  # when it was sent here, in seconds
-    created: Floats  # when its source made it
+    at: Floats  # arrival time in seconds
+    created: Floats  # creation time at its source
     cost: Floats  # seconds of work on a replica of speed 1
     start: Floats
     depart: Floats
     key: npt.NDArray[np.uint64]
-    item: Ints  # which of the source's items it is
-    root: Ints  # which of the source's records it comes from
+    item: Ints  # index among the source's items
+    root: Ints  # index of the source's record that it stems from
     target: Ints  # its replica
-    origin: Ints  # the node that sent it
+    origin: Ints  # the node of its sender
     fate: npt.NDArray[np.int8]
 
 
 class Replicas(NamedTuple):
     """The replicas of one operator; those from ``active`` on only drain their queues."""
 
-    free: Floats  # when a replica will have done all that it was given
-    queue: Ints  # how many records that is
-    factor: Floats  # what a record's cost is multiplied by
-    node: Ints  # where it is
+    free: Floats  # when a replica will have finished its queue
+    queue: Ints  # records in its queue
+    factor: Floats  # factor of a record's cost
+    node: Ints  # its node
 
 
 class Network(NamedTuple):
-    """What is between the nodes."""
+    """The network between nodes."""
 
-    delay: npt.NDArray[np.float64]  # seconds, from node to node
-    wire: Floats  # seconds that a record takes on each node's interface
-    free: Floats  # until when each interface is taken
+    delay: npt.NDArray[np.float64]  # delay in seconds, by pair of nodes
+    wire: Floats  # transmission time of a record, by node
+    free: Floats  # when each interface becomes free
 
 
 class Pending(NamedTuple):
-    """The records that each replica has yet to finish, as lists through the rows, and when the first of each will be known."""
+    """The unfinished records of each replica as linked lists of rows, and the time when the first of them will be reported."""
 
     head: Ints
     tail: Ints
@@ -70,21 +70,21 @@ class Pending(NamedTuple):
 
 @kernel
 def serve(
-    rows: Rows, first: int, last: int, told: float, until: float, replicas: Replicas, active: int, timeout: float,
+    rows: Rows, first: int, last: int, informed: float, until: float, replicas: Replicas, active: int, timeout: float,
     limit: int, feedback: float, network: Any, state: Any, choose: Any, completed: Any, pending: Any,
 ) -> int:  # fmt: skip
-    """Route and serve the rows from ``first`` to ``last``; -1, or the row that was routed nowhere.
+    """Route and serve the rows from ``first`` to ``last``. Returns -1, or the first row with an invalid target.
 
-    The rows before ``first`` are under way. With ``pending`` None nobody asks for completions or queue lengths, and
-    whatever keeps account of them is not even compiled.
+    The rows before ``first`` are in progress. Without ``pending`` nothing needs completions or queue lengths, and their code is
+    not compiled.
     """
     free, queue = replicas.free[:active], replicas.queue[:active]
     if pending is not None:
-        _under_way(pending, rows, first, told, feedback, replicas)
+        _list_pending(pending, rows, first, informed, feedback, replicas)
     for i in range(first, last + 1):
         now = rows.at[i] if i < last else until
         if pending is not None:
-            _tell(pending, rows, now, feedback, replicas.queue, active, state, completed)
+            _inform(pending, rows, now, feedback, replicas.queue, active, state, completed)
         if i == last:
             break
         target = choose(state, rows.key[i], now, free, queue)
@@ -113,9 +113,9 @@ def serve(
 
 @kernel
 def _shed_oldest(pending: Pending, rows: Rows, target: int, now: float, timeout: float, replicas: Replicas) -> bool:
-    """Shed the oldest record that waits for a replica, and start those behind it sooner; False if none waits.
+    """Shed the oldest waiting record of a replica, and start those behind it sooner; False if none waits.
 
-    The first that has not left is the one being served, or about to be; it stays.
+    The first record that has not left is being served, or about to be; it stays.
     """
     first = pending.head[target]
     while first >= 0 and rows.depart[first] <= now:
@@ -123,7 +123,7 @@ def _shed_oldest(pending: Pending, rows: Rows, target: int, now: float, timeout:
     shed = pending.link[first] if first >= 0 else first
     if shed < 0:
         return False
-    free, free_before = rows.start[shed], rows.depart[shed]  # depart = start where it would have been too late
+    free, free_before = rows.start[shed], rows.depart[shed]  # depart = start for a record that is too late
     rows.start[shed], rows.depart[shed], rows.fate[shed] = now, now, LOST
     row = pending.link[shed]
     pending.link[first] = row
@@ -131,7 +131,7 @@ def _shed_oldest(pending: Pending, rows: Rows, target: int, now: float, timeout:
         pending.tail[target] = first
     while row >= 0:
         if rows.start[row] > free_before or free == free_before:
-            return True  # the replica waits for this one, which is still on its way, or nothing changes any more
+            return True  # the replica waits for this record to arrive, or nothing changes any more
         rows.start[row], free_before = free, rows.depart[row]
         if free - rows.created[row] > timeout:
             rows.depart[row], rows.fate[row] = free, LATE
@@ -145,7 +145,7 @@ def _shed_oldest(pending: Pending, rows: Rows, target: int, now: float, timeout:
 
 @kernel
 def _sent(network: Network, origin: int, node: int, now: float) -> float:
-    """When a record is at its replica: at once on the same node, else after the interface and the way."""
+    """The arrival at the replica: at once on the same node, else after transmission and delay."""
     if origin < 0 or origin == node:
         return now
     leaves = max(now, network.free[origin]) + network.wire[origin]
@@ -154,12 +154,12 @@ def _sent(network: Network, origin: int, node: int, now: float) -> float:
 
 
 @kernel
-def _under_way(pending: Pending, rows: Rows, first: int, told: float, feedback: float, replicas: Replicas) -> None:
-    """Make the lists of those rows before ``first`` that the grouping was not told of by ``told``."""
+def _list_pending(pending: Pending, rows: Rows, first: int, informed: float, feedback: float, replicas: Replicas) -> None:
+    """List the rows before ``first`` that the grouping does not know as finished by ``informed``."""
     for r in range(len(replicas.free)):
         pending.head[r], pending.due[r], replicas.queue[r] = -1, np.inf, 0
     for i in range(first):
-        if rows.fate[i] != LOST and rows.depart[i] + feedback > told:
+        if rows.fate[i] != LOST and rows.depart[i] + feedback > informed:
             _append(pending, i, rows.target[i], rows.depart[i] + feedback)
             replicas.queue[rows.target[i]] += 1
 
@@ -175,15 +175,15 @@ def _append(pending: Pending, row: int, target: int, due: float) -> None:
 
 
 @kernel
-def _tell(
+def _inform(
     pending: Pending, rows: Rows, now: float, feedback: float, queue: Ints, active: int, state: Any, completed: Any
 ) -> None:
-    """Hand what was done by ``now`` to the grouping, in the order of time, and shorten the queues.
+    """Report the records finished by ``now`` to the grouping in the order of time, and shorten the queues.
 
-    It knows of active replicas only: what others finish, which merely drain their queues, would be beyond its arrays.
+    Records of draining replicas are not reported: their indices would exceed its arrays.
     """
     while True:
-        soonest: Any = np.int64(0)  # not a plain 0, or numba would compile what gets it for 0 and for numbers
+        soonest: Any = np.int64(0)  # not a plain 0, or numba would compile the callee for constants as well as for numbers
         for r in range(1, len(pending.due)):
             if pending.due[r] < pending.due[soonest]:
                 soonest = r
@@ -201,10 +201,10 @@ def _tell(
 
 @kernel
 def settle(rows: Rows, last: int, since: float, until: float, left: Ints, sums: Floats) -> int:
-    """Find what has left by ``until``: how many rows were served, and in ``left`` which.
+    """List the rows served by ``until`` in ``left``, and return their number.
 
-    ``sums`` grows by: busy seconds since ``since``, seconds from arrival to departure, lost, too late, and how many wait
-    for a replica at ``until``.
+    ``sums`` grows by: busy seconds since ``since``, seconds from arrival to departure, lost, too late, and waiting at
+    ``until``.
     """
     served = 0
     for i in range(last):
@@ -227,9 +227,9 @@ def settle(rows: Rows, last: int, since: float, until: float, left: Ints, sums: 
 
 @kernel
 def keep(rows: Rows, last: int, until: float, feedback: float) -> int:
-    """Move the rows that are still of interest to the back, in their order; how many places in front of them are free.
+    """Move the rows that are still needed to the back, in their order. Returns the number of free rows in front.
 
-    Most that leave came before most that stay, so only a few have to move: what is behind the last that left stays where it is.
+    Departures are mostly older than the rows that stay, so few rows move: those behind the last departure stay in place.
     """
     place = last
     for i in range(last - 1, -1, -1):
@@ -250,9 +250,9 @@ def keep(rows: Rows, last: int, until: float, feedback: float) -> int:
 
 @kernel
 def defer(rows: Rows, last: int, now: float, until: float, timeout: float, replicas: Replicas, drop: bool) -> int:
-    """Let no record start before ``until``, from ``now`` on; with ``drop`` those that wait are lost: how many.
+    """Start no record between ``now`` and ``until``; with ``drop`` the waiting ones are lost. Returns their number.
 
-    What is being served goes on. The order in each queue stays, so this is Lindley's recursion once more.
+    Records in service continue. The order of each queue stays, so this is Lindley's recursion again.
     """
     dropped = 0
     replicas.free[:] = until
@@ -280,7 +280,7 @@ def defer(rows: Rows, last: int, now: float, until: float, timeout: float, repli
 def share_out(
     rows: Rows, last: int, now: float, begin: float, timeout: float, replicas: Replicas, active: int
 ) -> None:  # fmt: skip
-    """Hand what waits to the active replicas anew, each record to the one that is free first: they have one queue.
+    """Reassign the waiting records to the active replicas, which share a queue: each to the first free one.
 
     None starts before ``begin``: now, or the end of a pause.
     """

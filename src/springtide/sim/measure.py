@@ -1,4 +1,4 @@
-"""From what was written down to the metrics, with the names that they have everywhere. What is undefined is None."""
+"""Metrics of a simulation, under the names used everywhere. Undefined metrics are None."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from springtide.model.report import Latency
-from springtide.sim.book import latency_of, share_above
-from springtide.sim.counts import Counts
+from springtide.sim.book import Counts, latency_of, share_above
 from springtide.sim.engine import Engine
 from springtide.sim.kernels import Floats, Ints
 from springtide.sim.model import Model
@@ -18,9 +17,9 @@ from springtide.sim.model import Model
 
 @dataclass
 class Ledger:
-    """What is added up from interval to interval: replicas over time, changes, pauses, and what came and went."""
+    """Totals over the intervals: replicas over time, changes, pauses, arrivals and departures."""
 
-    begin: float = 0.0  # before, nothing is measured
+    begin: float = 0.0  # nothing is measured before
     since: float = 0.0
     replicas: int = 0
     most: int = 0
@@ -38,7 +37,7 @@ class Ledger:
         self.since, self.replicas, self.most = now, replicas, max(self.most, replicas)
 
     def pause(self, now: float, seconds: float) -> None:
-        """Time in which any operator is down counts once."""
+        """Add to the downtime; time in which several operators are down counts once."""
         self.down_s += max(0.0, now + seconds - max(now, self.down_until))
         self.down_until = max(self.down_until, now + seconds)
 
@@ -47,7 +46,7 @@ class Ledger:
             self.gaps.append(abs(expected - left) / expected)
 
     def close_book(self, engine: Engine) -> Latency | None:
-        """Add the book's latencies since the last call to the totals; what they were."""
+        """Add the latencies since the last call to the totals, and return them."""
         bins, sums = engine.book.bins, engine.book.sums
         recent = latency_of(bins, sums[0] - self.latency_s, sums[1] - self.completions)
         self.bins = bins.copy() if not len(self.bins) else self.bins + bins
@@ -57,7 +56,7 @@ class Ledger:
 
 
 def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) -> dict[str, Any]:
-    """All of them, for a run that ended at ``end`` seconds. The throughput is of the sources' records, as far as they left."""
+    """All metrics of a run that ended at ``end`` seconds. The throughput counts source records that have left."""
     ledger.close_book(engine)
     ledger.set_replicas(end, ledger.replicas)
     totals = {name: station.totals for name, station in engine.stations.items()}
@@ -74,10 +73,7 @@ def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) 
         "processed_ratio": processed,
         "dephased_ratio": _dephased(engine, out, lost, late, end),
         "throughput_degradation": float(np.mean(ledger.gaps)) if ledger.gaps else None,
-        "replicas": {
-            "mean": ledger.replica_seconds / (end - ledger.begin) if end > ledger.begin else None,
-            "max": ledger.most,
-        },
+        "replicas": {"mean": ledger.replica_seconds / (end - ledger.begin) if end > ledger.begin else None, "max": ledger.most},
         "replica_seconds": ledger.replica_seconds,
         "reconfigurations": ledger.reconfigurations,
         "downtime_ratio": min(ledger.down_s, end) / end if end > 0 else None,
@@ -86,14 +82,14 @@ def metrics(engine: Engine, ledger: Ledger, end: float, target_s: float | None) 
         "rows_out": out,
         "rows_lost": lost,
         "rows_timed_out": late,
-        "rows_there": engine.there,
+        "rows_there": engine.in_flight,
         "duration_s": end,
         "operators": [_operator(engine.model, operator.name, totals) for operator in engine.model.topology.scalable],
     }
 
 
 def _operator(model: Model, name: str, totals: Mapping[str, Counts]) -> dict[str, Any]:
-    """An operator's part in what the stations did that it is folded into; records are lost, or too late, at the first."""
+    """The totals of an operator: its share of each station that it is folded into. The head gets all losses."""
     rows_in = rows_out = busy_s = response_s = served = 0.0
     lost = late = 0
     for station in model.operators:
@@ -109,15 +105,15 @@ def _operator(model: Model, name: str, totals: Mapping[str, Counts]) -> dict[str
     }  # fmt: skip
 
 
-def violation_ratio(seconds: Floats, target_s: float, end: float, oldest_left: float) -> float | None:
-    """The share of seconds whose mean latency is above the target, among those with completions or a backlog.
+def violation_ratio(seconds: Floats, target_s: float, end: float, oldest_created: float) -> float | None:
+    """The share of seconds with a mean latency above the target, among those with departures or a backlog.
 
-    In a second without completions the age of the oldest record that is there counts: of the record that leaves next.
-    ``seconds``: for each, how many left, their latencies' sum and when the oldest of them was created.
+    In a second without departures the age of the oldest record counts, i.e. of the next to leave. ``seconds``: by second,
+    departures, the sum of their latencies and the earliest creation time.
     """
     slices = seconds[: max(1, int(np.ceil(end)))]
     counts, sums, oldest = slices.T
-    upcoming = np.append(np.minimum.accumulate(np.append(oldest, oldest_left)[::-1])[::-1][1:], np.inf)[: len(counts)]
+    upcoming = np.append(np.minimum.accumulate(np.append(oldest, oldest_created)[::-1])[::-1][1:], np.inf)[: len(counts)]
     ends = np.minimum(np.arange(1, len(counts) + 1), end)
     empty = counts == 0
     ages = np.where(empty, ends - upcoming, sums / np.where(empty, 1.0, counts))
@@ -126,7 +122,7 @@ def violation_ratio(seconds: Floats, target_s: float, end: float, oldest_left: f
 
 
 def _dephased(engine: Engine, out: int, lost: int, late: int, end: float) -> float | None:
-    """Of the records that left, or should have: which share took longer than the timeout, or never arrived."""
+    """The share of records beyond the timeout or lost, among those that left or should have."""
     if not np.isfinite(engine.beyond):
         return None
     overdue = engine.older_than(end - engine.beyond)
@@ -136,7 +132,7 @@ def _dephased(engine: Engine, out: int, lost: int, late: int, end: float) -> flo
 
 
 def _messages(engine: Engine) -> int | None:
-    """Control messages of the groupings that count theirs."""
+    """The control messages of the groupings that count them."""
     counted = [
         station.router.state.messages for station in engine.stations.values() if hasattr(station.router.state, "messages")
     ]

@@ -1,8 +1,8 @@
-"""Micro-batch mode: a model run as Spark runs a topology, batch after batch and stage after stage.
+"""Micro-batch mode: a model runs as Spark runs a topology, batch after batch and stage after stage.
 
-A batch takes in what came until it starts, up to the plan's read limit. Its stages follow one another, a barrier between
-them; the tasks of a stage share the slots. Records are routed by the same calls as in Spark's tasks, what they cost is
-reported the same way, and both reach the same control loop. A record is done when its batch is committed.
+A batch takes the records that arrived before its start, up to the plan's read limit. Its stages follow one another, with a
+barrier in between; the tasks of a stage share the slots. The same calls as in Spark's tasks route the records and report their
+costs, and the same control loop receives both. A record is done when its batch is committed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from springtide.sim.model import Model, Operator
 QUANTILES = 64
 NEVER = 2**62
 POLL_S = 0.010
-"""How often Spark looks for new records when there are none."""
+"""Spark's polling interval while there are no new records."""
 
 
 class MicroBatches:
-    """The batches of one run, from ``begin_s`` on. ``slots`` is how many tasks run at once, whatever the plan."""
+    """The batches of a run from ``begin_s`` on. ``slots`` limits the concurrent tasks, whatever the plan."""
 
     def __init__(
         self, model: Model, groupings: Mapping[str, Grouping], constants: Constants, slots: int, seed: int,
@@ -59,10 +59,10 @@ class MicroBatches:
         return all(source.exhausted for source in self._sources)
 
     def run(self, control: Control, until: float, tick: Callable[[float, bool], None]) -> None:
-        """Batch after batch, until the time is over or all records are done.
+        """Run batches until the time is over or all records are done.
 
-        ``tick`` is told the time before each, and before each is reported: what control does while a batch runs, it does
-        without knowing of it. The second argument says whether what is done at this very time is meant as well.
+        ``tick`` receives the time before each batch, and before each report: decisions during a batch do not know its result.
+        Its second argument says whether decisions at this very time are included.
         """
         while self.now < until and not self.exhausted:
             tick(self.now, True)
@@ -83,7 +83,7 @@ class MicroBatches:
 
     def _batch(self, plan: Plan, routes: Mapping[str, Route], taken: Sequence[Batch]) -> BatchReport:
         started = self.now + self._constants.gap_s
-        coming: dict[str, list[Batch]] = {operator.name: [] for operator in self.model.operators}  # from each task upstream
+        coming: dict[str, list[Batch]] = {operator.name: [] for operator in self.model.operators}  # a batch per task
         for source, batch in zip(self.model.sources, taken, strict=True):
             self._send(source.name, _dealt(batch, plan.widths.get(source.name, 1)), coming)
         rows = sum(len(batch.at) for batch in taken)
@@ -109,10 +109,10 @@ class MicroBatches:
         self, operators: Sequence[Operator], plan: Plan, routes: Mapping[str, Route], coming: dict[str, list[Batch]],
         at: float, tasks: list[TaskReport], costs: dict[str, tuple[TaskCosts, ...]],
     ) -> float:  # fmt: skip
-        """Run the operators of one stage, whose tasks are launched one after the other; when its last task ends."""
+        """Run the operators of a stage, whose tasks are launched one after the other. Returns the end of its last task."""
         slots = [at] * self._slots
         launched = last = at
-        count = itertools.count()  # a task's number is its place in the stage, whatever the operator
+        count = itertools.count()  # tasks are numbered within the stage
         for operator in operators:
             parts = self._parts(operator, plan, routes, coming[operator.name])
             measured = []
@@ -134,7 +134,7 @@ class MicroBatches:
         return last
 
     def _factors(self, operator: Operator, parts: Sequence[Batch], at: float) -> list[Floats | float]:
-        """What the costs of each task's records are multiplied by: those that came first, at this time, are counted first."""
+        """The cost factors of each task's records, which count in the order of arrival."""
         phases = operator.phases
         if not phases:
             return [1.0] * len(parts)
@@ -157,8 +157,8 @@ class MicroBatches:
                 coming[reader].append(batch)
 
     def _parts(self, operator: Operator, plan: Plan, routes: Mapping[str, Route], coming: Sequence[Batch]) -> list[Batch]:
-        """What each task of an operator gets."""
-        if self.model.topology[operator.head].chained:  # it runs in the tasks of its upstream
+        """The input of each task of an operator."""
+        if self.model.topology[operator.head].chained:  # it runs in its producers' tasks
             return list(coming)
         width = max(1, plan.widths.get(operator.head, 1))
         grouping, table = self._groupings[operator.name], routes.get(operator.name, Route()).table
@@ -176,7 +176,7 @@ class MicroBatches:
 
 
 class _Source:
-    """What a source has brought, and what was not read yet."""
+    """A source and its unread records."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         self._arrivals, self._waiting = arrivals, [arrivals.take(-1.0)]
@@ -187,16 +187,16 @@ class _Source:
 
     @property
     def next_at(self) -> float:
-        """When the next record comes."""
+        """The time of the next arrival."""
         return self._arrivals.next_at
 
     def take(self, now: float, limit: int | None, shares: int) -> Batch:
-        """What came by now, the oldest first, up to the limit that all sources share."""
+        """The oldest records that have arrived, up to this source's share of the limit."""
         self._fetch(now)
-        there = joined(self._waiting)
-        most = len(there.at) if limit is None else max(1, limit // shares)
-        self._waiting = [there.part(slice(most, None))]
-        return there.part(slice(0, most))
+        waiting = joined(self._waiting)
+        most = len(waiting.at) if limit is None else max(1, limit // shares)
+        self._waiting = [waiting.part(slice(most, None))]
+        return waiting.part(slice(0, most))
 
     def waiting(self, now: float) -> int:
         self._fetch(now)
@@ -208,7 +208,7 @@ class _Source:
 
 
 def _dealt(batch: Batch, width: int) -> list[Batch]:
-    """A source's records in as many parts, each a run of its records."""
+    """A source's records in ``width`` contiguous parts."""
     edges = np.linspace(0, len(batch.at), max(1, width) + 1).astype(np.int64)
     return [batch.part(slice(low, high)) for low, high in itertools.pairwise(edges)]
 
@@ -221,7 +221,7 @@ def _keys(operator: Operator, batch: Batch) -> Hashes:
 
 
 def _reports(operator: Operator, task: int, rows: int, begin: float, end: float) -> list[TaskReport]:
-    """A report for each operator that is folded into this one."""
+    """The task's reports: one for each operator that is folded into this one."""
     return [
         TaskReport(name, task, round(rows * per), round(rows * per), 0, (end - begin) * share, begin, end)
         for name, share, per in operator.folded

@@ -1,4 +1,4 @@
-"""A cluster in numbers: what the simulator's continuous mode simulates. Frozen values; all times are in seconds.
+"""The model that the simulator runs. Its values are frozen; all times are in seconds.
 
 >>> from springtide.sim.draws import Exponential, Zipf
 >>> model = Model(
@@ -37,9 +37,8 @@ NO_LIMIT = 2**62
 class Source:
     """Records at a rate. ``arrivals``: evenly spaced within a step of the rate, or a Poisson process of that rate.
 
-    ``times``, when given, are the records' creation times themselves, and the rate only tells how many come on average.
-    ``limit`` ends it after so many records. ``queue_limit``: how many it holds back under back-pressure before it sheds
-    the oldest.
+    ``times`` are creation times that replace the arrivals; the rate then only gives the expected number of records. ``limit``
+    is the number of records. ``queue_limit``: the records that it holds back under back-pressure before it sheds the oldest.
     """
 
     name: str
@@ -64,16 +63,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Edge:
-    """What an operator gets of another's output: ``copies`` of each record, whole ones and by chance one more.
+    """An operator's share of a producer's output: ``copies`` of each record, with a fraction as the chance of one more.
 
-    0.2 is every fifth record, 2.5 two or three of each. An array gives the copies by the record's item.
+    0.2 is every fifth record on average, 2.5 two or three of each. An array gives the copies by item.
     """
 
     source: str
     copies: float | npt.NDArray[np.float64] = field(default=1.0, compare=False)
 
     def of(self, items: int | None) -> float | npt.NDArray[np.float64]:
-        """The copies of each of so many items; None: of any."""
+        """The copies for each of this many items, or their mean for None."""
         if isinstance(self.copies, np.ndarray):
             return float(np.mean(self.copies)) if items is None else self.copies[:items]
         return float(self.copies)
@@ -81,7 +80,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Speeds:
-    """What costs are multiplied by, per replica, from a record or from a time on; later replicas have 1."""
+    """Cost factors of the replicas, from a record or a time on; further replicas have 1."""
 
     factors: tuple[float, ...]
     from_record: int = 0  # counted at the operator, in the order of arrival
@@ -90,12 +89,12 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Operator:
-    """Replicas with a FIFO queue each, or one for all of them. ``cost`` is a record's time on a replica of speed 1.
+    """Replicas with a FIFO queue each, or with a shared queue. ``cost`` is a record's time on a replica of speed 1.
 
-    ``splits``: each of its records goes to one of its readers only, with the edges' copies as the chances; else to each.
-    ``queue_limit``: how many may wait for a replica, the one being served not counted; of more the oldest is shed.
-    ``keys``: the key of every item, as a number or, with ``hashed``, as the hash itself; without it the item is the key.
-    ``nodes``: where its replicas are; without it they are spread over the cluster's nodes.
+    ``splits``: each of its records goes to a single reader, with the edges' copies as probabilities; else to all readers.
+    ``queue_limit``: the records that may wait for a replica, without the one in service; beyond it the oldest is shed.
+    ``keys``: by item, its key as a number or, with ``hashed``, as the hash; by default the item is the key. ``nodes``: the
+    nodes of its replicas; by default they are spread over the cluster.
     """
 
     name: str
@@ -112,7 +111,7 @@ class Operator:
     hashed: bool = False
     nodes: tuple[int, ...] = ()
     members: tuple[tuple[str, float, float], ...] = ()
-    """Operators that are folded into it: name, share of its cost, and records per record of its own."""
+    """The operators folded into it: name, share of its cost, and records per record of its own."""
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
@@ -126,12 +125,12 @@ class Operator:
 
     @property
     def head(self) -> str:
-        """The topology's operator that it stands for: the first of those that are folded into it."""
+        """The first of the topology's operators that are folded into it."""
         return self.folded[0][0]
 
     @property
     def phases(self) -> tuple[Speeds, ...]:
-        """Its speeds, in the order in which they follow one another; before the first of them every replica has 1."""
+        """Its speeds in the order in which they apply; before the first, every replica has 1."""
         ordered = tuple(sorted(self.speeds, key=lambda speeds: (speeds.from_record, speeds.from_s)))
         late = bool(ordered) and (ordered[0].from_record > 0 or ordered[0].from_s > 0)
         return (Speeds(()), *ordered) if late else ordered
@@ -143,11 +142,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class Model:
-    """Sources, operators and edges without a cycle, and the rules that hold for all of them.
+    """Sources, operators and edges without a cycle, and their common rules.
 
-    ``timeout_s``: how old a record may get. ``late``: whether one that is older when it would start is removed, or only
-    counted. ``feedback_s``: how long it takes until a grouping knows that a record is done, and until
-    its place in a queue with a limit is given away.
+    ``timeout_s``: the maximum age of a record when it starts. ``late``: older ones are removed, or only counted.
+    ``feedback_s``: the delay until a grouping learns that a record is done, and until its place in a limited queue is free.
     """
 
     name: str
@@ -159,7 +157,7 @@ class Model:
     feedback_s: float = 0.0
     back_pressure: BackPressure | None = None
     origin: Topology | None = None
-    """The topology that this is a model of, where it was not made by hand."""
+    """The topology that was modelled; None for a model made by hand."""
 
     def __post_init__(self) -> None:
         if not self.sources or not self.operators:
@@ -181,7 +179,7 @@ class Model:
             )
 
     def with_rate(self, rate: Rate) -> Model:
-        """The same with another rate of its sources."""
+        """The same model with another rate of its sources."""
         return replace(self, sources=tuple(replace(source, rate=rate) for source in self.sources))
 
     def readers(self, name: str) -> tuple[tuple[Operator, Edge], ...]:
@@ -193,7 +191,7 @@ class Model:
         return tuple(operator for operator in self.operators if not self.readers(operator.name))
 
     def visits(self, source: Source, seed: int) -> Mapping[str, float]:
-        """How many records reach each operator per record of a source, on average over its items, as often as they come."""
+        """The mean number of records at each operator per record of a source, weighted by the items' probabilities."""
         size, chances = None, np.ones(1)
         if source.items is not None:
             size, chances = source.items.size, chances_of(source.items, generator(seed, f"items of {source.name}"))

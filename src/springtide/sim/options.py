@@ -1,4 +1,4 @@
-"""The options of simulations, in frozen groups: those of runs, and those of the two modes."""
+"""The options of simulations in frozen groups: those shared with runs, and those of the two modes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from springtide.sim.rules import Reconfiguration
 
 MODES = ("continuous", "micro-batch")
 NO_LIMIT = 100_000
-"""Maximum of slots without ``max_slots``: more than any cluster has."""
+"""Slots without ``max_slots``: more than any cluster has."""
 BATCH_SLOTS = 8
-"""Default of ``max_slots`` in micro-batch mode: the default of a run."""
+"""Default of ``max_slots`` in micro-batch mode, as in a run."""
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The load: a rate that replaces the sources' own, the arrivals within a step of it, and the file of the records' costs."""
+    """The load: a rate that replaces the sources' own, the arrivals within its steps, and the file of costs."""
 
     trace: str | Path | Rate | float | None = None
     arrivals: Literal["even", "poisson"] | None = None
@@ -73,7 +73,7 @@ def modelled(what: Model | Topology, rate: Rate | None, costs: str | Path | None
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """The policy (a name or an object), its guards and its granting policy. Without a policy the degrees do not change.
+    """The policy (a name or an object), its guards and its granting policy. Without a policy the degrees never change.
 
     ``learned``: the initial state.
     """
@@ -96,7 +96,7 @@ class PolicyOptions:
             )
 
     def chosen(self, operators: Sequence[str]) -> Chosen | None:
-        """The policy behind its guards, with its initial state."""
+        """The guarded policy with its initial state."""
         made = self._made(operators)
         if made is None or self.learned is None:
             return made
@@ -123,7 +123,7 @@ class PolicyOptions:
 
 @dataclass(frozen=True)
 class GroupingOptions:
-    """The grouping (a name or an object) of operators that name none."""
+    """The default grouping of operators (a name or an object)."""
 
     grouping: str | Grouping | Continual = "tide"
     grouping_settings: Mapping[str, object] | None = None
@@ -139,7 +139,7 @@ def name_of(grouping: Any) -> str:
 
 @dataclass(frozen=True)
 class ModeOptions:
-    """The mode, and the options of one mode only."""
+    """The mode, and the options that apply to one mode only."""
 
     mode: str = "continuous"
     reconfiguration: str | Reconfiguration = "none"
@@ -192,7 +192,7 @@ class ModeOptions:
 
 @dataclass(frozen=True)
 class SpanOptions:
-    """The end: after a time, or when this number of records of each source has left; else when the rate ends."""
+    """The end: after a time, when this number of records of each source has left, or when the rate ends."""
 
     duration_s: float | None = None
     records: int | None = None
@@ -233,7 +233,7 @@ class SimulationOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SimulationOptions:
-        """From a command line's values, named as the keywords of ``springtide.sim.simulate``."""
+        """Options from a command line, by the keywords of ``springtide.sim.simulate``."""
         names = inspect.signature(ModeOptions).parameters
         mode = ModeOptions(**{name: value for name, value in given.items() if name in names})
         rest = {name: value for name, value in given.items() if name not in names}

@@ -1,4 +1,4 @@
-"""Replicas whose speeds change: which records are served at which."""
+"""Changes of the replicas' speeds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from springtide.sim.model import Speeds
 def segments(
     phases: Sequence[Speeds], at: Floats, first: int, last: int, seen: int
 ) -> list[tuple[int, tuple[float, ...]]]:  # fmt: skip
-    """Where the rows from ``first`` to ``last`` are cut by changes of the replicas' speeds, and the factors up to there.
+    """The ends of the segments of rows with constant speeds, and their factors.
 
-    ``at``: when the rows came; ``seen``: how many came before the first of these.
+    ``at``: arrival times of the rows; ``seen``: earlier arrivals.
     """
     if first == last or len(phases) < 2:
         return [(last, phases[0].factors if phases else ())]

@@ -1,4 +1,4 @@
-"""A user's topology as a model: chained operators fold into their head, and costs come from samples."""
+"""Models of topologies: chained operators fold into their head, and costs come from samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from springtide.sim.samples import Floats, Samples, measure, read
 
 
 def model_of(topology: Topology, rate: Rate | None = None, costs: str | Path | None = None) -> Model:
-    """The model of a topology, from a file of costs or by measuring; ``rate`` replaces those of the sources."""
+    """The model of a topology, with costs from a file or by measuring; ``rate`` replaces the sources' rates."""
     samples = measure(topology) if costs is None else read(topology, costs)
     chains = _chains(topology)
     sources = tuple(
@@ -31,14 +31,14 @@ def _rate(source: Declared) -> Rate:
 
 
 def _items(samples: Samples, source: str) -> Weighted:
-    """Every sample of the source is as likely as the others."""
+    """The samples of the source, with equal probabilities."""
     chances = np.zeros(samples.count)
     chances[samples.sources[source]] = 1.0
     return Weighted(chances)
 
 
 def _chains(topology: Topology) -> dict[str, list[Declared]]:
-    """Of each source and each operator that gets its input by a shuffle: what runs in its tasks."""
+    """The chains of operators that run in the same tasks, by their head: a source, or an operator behind a shuffle."""
     chains: dict[str, list[Declared]] = {}
     heads: dict[str, list[str]] = {}
     for operator in topology:
@@ -56,9 +56,9 @@ def _members(topology: Topology, chain: list[Declared]) -> list[Declared]:
 
 
 def _name(topology: Topology, chains: dict[str, list[Declared]], head: str) -> str:
-    """A source's chain goes by its first operator; the source keeps its own name for what it brings.
+    """The name of a chain. A source's chain is named after its first operator, as the source's name stands for its input.
 
-    Behind a union of sources the first operator is the same for all of them: then the chain's name has both.
+    If several sources share the first operator through a union, the name has both.
     """
     if topology[head].kind is not Kind.SOURCE:
         return head
@@ -90,7 +90,7 @@ def _operator(topology: Topology, samples: Samples, chains: dict[str, list[Decla
 
 
 def _coming(topology: Topology, samples: Samples, chains: dict[str, list[Declared]], head: str) -> Floats:
-    """How many records of each sample reach a chain."""
+    """The number of records that reach a chain, by sample."""
     if topology[head].kind is Kind.SOURCE:
         made = np.zeros(samples.count)
         made[samples.sources[head]] = 1.0
@@ -99,7 +99,7 @@ def _coming(topology: Topology, samples: Samples, chains: dict[str, list[Declare
 
 
 def _share(topology: Topology, samples: Samples, chains: dict[str, list[Declared]], member: Declared) -> Floats:
-    """One that runs in the tasks of several chains, behind a union, is shared out evenly among those that a sample reaches."""
+    """An operator in several chains, behind a union, is shared evenly among those that a sample reaches."""
     homes = [_coming(topology, samples, chains, head) > 0 for head, chain in chains.items() if member in chain]
     shares: Floats = 1.0 / np.maximum(np.sum(homes, axis=0), 1.0)
     return shares
@@ -108,8 +108,8 @@ def _share(topology: Topology, samples: Samples, chains: dict[str, list[Declared
 def _edges(
     topology: Topology, samples: Samples, chains: dict[str, list[Declared]], first: Declared, coming: Floats
 ) -> list[Edge]:
-    """From which chains records come, and how many for each record that is served there."""
-    feeding = [head for head, chain in chains.items() if any(one.name in first.inputs for one in chain)]
+    """The edges into a chain: its producing chains, with the records per record that they serve."""
+    feeding = [head for head, chain in chains.items() if any(member.name in first.inputs for member in chain)]
     reached = {head: _coming(topology, samples, chains, head) for head in feeding}
     weights = sum(((rows > 0).astype(np.float64) for rows in reached.values()), np.zeros(samples.count))
     return [
@@ -118,5 +118,4 @@ def _edges(
 
 
 def _per(amounts: Floats, rows: Floats) -> Floats:
-    """An amount for each row; nothing where there are no rows."""
     return np.where(rows > 0, amounts / np.maximum(rows, 1e-12), 0.0)

@@ -1,4 +1,4 @@
-"""A grouping at work: its state, its kernels compiled, and what it has to be told."""
+"""The router of an operator: a grouping, its state, and its compiled kernels."""
 
 from __future__ import annotations
 
@@ -10,42 +10,41 @@ from springtide.policy.group.full_knowledge import FullKnowledge
 from springtide.sim import kernels
 from springtide.sim.compile import compiled, failure, reads
 
-_KEY, _QUEUE = 1, 4  # the places of the arguments of a grouping's choose
+_KEY, _QUEUE = 1, 4  # the indices of arguments of a grouping's choose
 
 
 class Router:
-    """Sends the records of one operator to its replicas."""
+    """Routes the records of an operator to its replicas."""
 
     def __init__(self, grouping: Continual, operator: str, seed: int) -> None:
         self._grouping, self._operator, self._seed = grouping, operator, seed
         self.first_free = type(grouping) is FullKnowledge
-        self._allocates = False  # whether its kernels make arrays, which is found out when they are compiled
+        self._allocates = False  # whether its kernels allocate arrays, which compilation shows
         self.state: Any = None
 
     def begin(self, replicas: int) -> None:
-        """Route over so many replicas from now on, with what was learned so far."""
+        """Route to this number of replicas from now on, and retain what was learned."""
         self._replicas = replicas
         online = self._grouping.online(replicas, self._seed, self.state)
         self.state, self._choose, self._completed = online
         self.keyed = reads(online.choose, _KEY) or online.completed is not None
-        self.told = reads(online.choose, _QUEUE) or online.completed is not None
-        """Whether it asks for completions or for the lengths of queues."""
+        self.wants_feedback = reads(online.choose, _QUEUE) or online.completed is not None
+        """Whether it needs completions or queue lengths."""
 
     def serve(
-        self, rows: kernels.Rows, first: int, last: int, told: float, until: float, replicas: kernels.Replicas, timeout: float,
-        limit: int, feedback: float, network: kernels.Network | None, pending: kernels.Pending | None,
+        self, rows: kernels.Rows, first: int, last: int, informed: float, until: float, replicas: kernels.Replicas,
+        timeout: float, limit: int, feedback: float, network: kernels.Network | None, pending: kernels.Pending | None,
     ) -> None:  # fmt: skip
-        """Route and serve the rows from ``first`` to ``last``."""
         given = (
-            rows, first, last, told, until, replicas, self._replicas, timeout, limit, feedback, network, self.state,
+            rows, first, last, informed, until, replicas, self._replicas, timeout, limit, feedback, network, self.state,
         )  # fmt: skip
         try:
             wrong = self._kernel(kernels.serve)(*given, *self._compiled(), pending)
         except failure() as error:
             if self._allocates:
                 raise OptionError(f"grouping {self._name!r} cannot be compiled for the simulator: {error}") from error
-            self._allocates = True  # nothing was run; once more, now counting references
-            self.serve(rows, first, last, told, until, replicas, timeout, limit, feedback, network, pending)
+            self._allocates = True  # nothing has run yet: compile again, with reference counts
+            self.serve(rows, first, last, informed, until, replicas, timeout, limit, feedback, network, pending)
             return
         if wrong >= 0:
             raise OptionError(

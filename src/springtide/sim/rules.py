@@ -1,4 +1,4 @@
-"""The cluster under a model, and the rules that hold in it: machines, back-pressure, what a reconfiguration costs."""
+"""The cluster of a model and its rules: machines, back-pressure, and the cost of reconfigurations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from springtide.errors import OptionError, nearest
 
 @dataclass(frozen=True)
 class Node:
-    """A machine: replicas beyond its ``cores`` share them; ``mbit_s`` is what its interface sends at most."""
+    """A machine. Replicas share its ``cores`` if they are more; ``mbit_s`` is the speed of its interface."""
 
     cores: float = math.inf
     mbit_s: float = math.inf
@@ -19,7 +19,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines, and the time from one to another: the same everywhere, or by pairs. ``record_bytes`` is a record's size."""
+    """Machines, and the delay between them: one number, or a matrix. ``record_bytes`` is the size of a record."""
 
     nodes: tuple[Node, ...]
     delay_s: float | tuple[tuple[float, ...], ...] = 0.0
@@ -28,10 +28,9 @@ class Cluster:
 
 @dataclass(frozen=True)
 class BackPressure:
-    """The sources hold records back from when a queue is longer than ``high`` until none is longer than ``low``.
+    """Sources hold records back from when a queue exceeds ``high`` until none exceeds ``low``.
 
-    Queues are looked at every ``every_s``, as Storm's flags take their time; what was held back is let go no faster than
-    the queues have room for.
+    Queues are checked every ``every_s``, like Storm's flags. The sources release records no faster than the queues have room.
     """
 
     high: int
@@ -45,9 +44,9 @@ class BackPressure:
 
 @dataclass(frozen=True)
 class Reconfiguration:
-    """What a change of degrees costs: nothing, a pause with buffering, or a restart that drops what waits in queues.
+    """The cost of a change of degrees: nothing, a pause with buffering, or a restart that drops the queues.
 
-    ``seconds``: for how long no record starts. ``whole``: at every operator, not only at those that change.
+    ``seconds``: the time without service. ``whole``: at every operator, not only those that change.
     """
 
     kind: Literal["none", "pause", "restart"] = "none"

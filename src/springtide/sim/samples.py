@@ -1,7 +1,7 @@
-"""What records cost at each operator of a topology, in samples: measured here, without Spark, or read from a file.
+"""The costs of records at each operator of a topology, in samples that are measured without Spark or read from a file.
 
-A sample is one record of a source, followed through the graph: how many records it becomes at each operator, what those
-take, and their key. Simulated records are drawn from the samples, so that what belongs together stays together.
+A sample is a source record, followed through the graph: its records at each operator, their time, and their key. The simulator
+draws whole samples, so that correlations are preserved.
 """
 
 from __future__ import annotations
@@ -26,28 +26,27 @@ from springtide.policy.group import cost_key
 from springtide.policy.group.keys import key_hashes
 
 MOST, LONGEST_S = 2_000, 2.0
-"""How many samples a source is measured for, and for how long, whichever ends first."""
+"""Limits of the samples of a source, in number and in seconds."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Of every operator, by sample: the records that reach it, the seconds that each takes, and the hash of their key."""
+    """By operator and sample: the records that reach it, the seconds per record, and the hash of their key."""
 
     count: int
     rows: Mapping[str, Floats]
     seconds: Mapping[str, Floats]
     keys: Mapping[str, npt.NDArray[np.uint64]]
-    sources: Mapping[str, range]  # which samples are records of which source
+    sources: Mapping[str, range]  # the samples of each source
 
 
 def read(topology: Topology, path: str | Path) -> Samples:
-    """A file of costs. JSON: {"operators": {name: {"seconds": …, "rows": …, "keys": […]}}}.
+    """Read a file of costs, as JSON: {"operators": {name: {"seconds": …, "rows": …, "keys": […]}}}.
 
-    ``seconds`` a record takes, ``rows`` that reach the operator per record of the source (1 where left out): a number, or
-    one for each sample. ``keys``, one for each sample, may be left out; or their ``hashes`` are given, as ``springtide
-    calibrate`` has them.
+    ``seconds`` per record, and ``rows`` at the operator per record of the source (default 1): a number, or a list by sample.
+    ``keys`` by sample are optional; ``springtide calibrate`` writes their ``hashes`` instead.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -102,7 +101,7 @@ def _hashes(path: str | Path, name: str, given: object) -> npt.NDArray[np.uint64
 
 
 def measure(topology: Topology) -> Samples:
-    """Run the sources' own records through the operators' own functions, and look at the clock."""
+    """Time the operators' functions on records of the sources."""
     for operator in topology:
         refused = operator.kind in (Kind.SQL, Kind.STATEFUL, Kind.MAP_BATCHES)
         if refused or (operator.kind is Kind.SOURCE and not isinstance(operator.source, GenerateSource)):
@@ -121,7 +120,7 @@ def measure(topology: Topology) -> Samples:
 
 
 class _Trail:
-    """Follows records through the graph."""
+    """Follows records through the graph, and measures them."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology, self.count = topology, 0
@@ -164,7 +163,7 @@ class _Trail:
         return Samples(self.count, rows, seconds, {k: v for k, v in keys.items() if v is not None}, sources)
 
     def _keys(self, operator: Operator, seconds: Floats) -> npt.NDArray[np.uint64] | None:
-        """The operator's key; without one, the column that its costs depend on, as on Spark, if there is one."""
+        """The operator's key or, without one, the column that drives its costs, as on Spark."""
         seen = self._seen[operator.name]
         if operator.chained or not seen or operator.kind is Kind.SOURCE:
             return None
@@ -186,7 +185,7 @@ class _Trail:
 
 
 def _applied(operator: Operator, record: Any) -> list[Any]:
-    """What an operator makes of a record; one that fails goes no further."""
+    """An operator's output for a record; a record that fails goes no further."""
     if operator.kind in PASSING:
         return [record]
     if operator.kind is Kind.SINK:
@@ -197,12 +196,12 @@ def _applied(operator: Operator, record: Any) -> list[Any]:
         if operator.kind is Kind.FILTER:
             return [record] if result else []
         return list(result) if operator.kind is Kind.FLAT_MAP else [result]
-    except Exception:  # noqa: BLE001  whatever a user's function raises is the record's fate
+    except Exception:  # noqa: BLE001  any exception of a user's function drops the record
         return []
 
 
 def _as(record: Any, wanted: type | None, producer: Operator) -> Any:
-    """A record as the class that the next function asks for."""
+    """A record as the class that its consumer accepts."""
     if isinstance(record, Mapping):
         record = record_class(producer.schema)(**record)
     if wanted is None or isinstance(record, wanted) or not is_dataclass(record):

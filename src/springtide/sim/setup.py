@@ -1,4 +1,4 @@
-"""A simulation that is ready to run, and its outcome, in either mode."""
+"""A checked simulation, and its outcome, in either mode."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ METRICS = (
     "rows_timed_out", "rows_there", "duration_s", "batches", "batch_ms", "constants", "operators",
     "policy_failures", "policy_failure",
 )  # fmt: skip
-"""What a summary has in either mode; None where it is undefined: in this mode, or without something to compare with."""
+"""The keys of a summary in either mode. A value is None where it is undefined, or has nothing to compare with."""
 
 Progress = Callable[[float, float], None]
-"""Gets the seconds that were simulated, and the seconds in all."""
+"""Receives the simulated seconds, and the seconds in total."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """From when to when. ``end``: infinite when all records shall come and leave. ``begin_s``: when the first batch begins."""
+    """The simulated time. ``end``: infinite if all records leave first. ``begin_s``: the start of the first batch."""
 
     end: float
     records: int | None = None
@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Setup:
-    """A simulation, checked: policy and groupings are made, and times are in seconds. ``grant``: of executors, in batches."""
+    """A checked simulation with its policy and groupings; times are in seconds. ``grant``: of executors, in micro-batches."""
 
     model: Model
     scaler: Chosen | None
@@ -60,18 +60,17 @@ class Setup:
 
     @property
     def degrees(self) -> dict[str, int]:
-        """The degrees that the model begins with; what is folded into an operator has one each."""
+        """The initial degrees; an operator that is folded into another has 1."""
         return {member: o.replicas if member == o.name else 1 for o in self.model.operators for member, _, _ in o.folded}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a simulation gave: its summary (as ``springtide simulate --json`` prints it), what the policy saw, what it decided.
+    """The outcome of a simulation: the summary that ``springtide simulate --json`` prints, snapshots, and decisions.
 
-    ``reports``: in micro-batch mode, what a run on Spark would have recorded of every batch.
-    ``learned``: the policy's state in the end.
-    ``latencies_s``: with ``by_record``, the latency of every record of the sources, in the order of arrival; NaN where it
-    never left.
+    ``reports``: in micro-batch mode, the reports of all batches, as on Spark. ``learned``: the final state of the policy.
+    ``latencies_s``: with ``by_record``, the latency of every source record in the order of arrival; NaN for those that never
+    left.
     """
 
     summary: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The rows at one operator: a stretch of its columns, which goes on where records leave and grows where they come."""
+"""The rows at one operator: a range of columns that moves on as records leave, and grows as they arrive."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from springtide.sim.arrivals import Batch
 from springtide.sim.kernels import Rows
 
 _KINDS = {"key": np.uint64, "item": np.int64, "root": np.int64, "target": np.int64, "origin": np.int64, "fate": np.int8}
-_COMING = ("at", "created", "cost")  # and what is carried along: what a row has before it has a replica
+_COMING = ("at", "created", "cost")  # with the carried columns: all that a row has before its replica
 
 
 class Store:
-    """The first ``known`` of its ``count`` rows have a replica, and all columns; the others wait.
+    """The first ``known`` of its ``count`` rows have a replica and all columns; the others wait.
 
-    ``carried``: what is handed from operator to operator besides the times, where somebody asks for it. Memory that nobody
-    writes to costs nothing, so all columns are there, but only those in use are copied.
+    ``carried``: the optional columns that operators pass on. All columns are allocated, as untouched memory costs nothing, but
+    only those in use are copied.
     """
 
     def __init__(self, size: int, carried: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ class Store:
         return len(self._columns.at)
 
     def append(self, batch: Batch, order: Any) -> slice:
-        """Put records behind the others, in this order: where they are now."""
+        """Append records in this order, and return their rows."""
         first, last = self.count, self.count + len(batch.at)
         self._make_room(last)
         new, rows = slice(first, last), self.rows
@@ -43,13 +43,13 @@ class Store:
         return new
 
     def leave(self, gone: int) -> None:
-        """The first rows are no longer needed."""
+        """Drop this many rows from the front."""
         if gone:
             self._head, self.known, self.count = self._head + gone, self.known - gone, self.count - gone
             self._look()
 
     def _make_room(self, count: int) -> None:
-        """For so many rows in all. They go back to the front when as many have left as there are: each moves about once."""
+        """Make room for ``count`` rows. The rows move to the front once as many have left as remain: each moves about once."""
         if self.count <= self._head:
             self._move(self._columns)
         if self._head + count > self.size:

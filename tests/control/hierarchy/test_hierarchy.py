@@ -40,7 +40,7 @@ from springtide.policy.scale.model_based import ModelBased
 from springtide.policy.scale.q_learning import QLearning
 from springtide.policy.scale.static import Static
 from springtide.policy.scale.threshold import Threshold
-from springtide.policy.scale.tide import Tide
+from springtide.policy.scale.tide import TideScaling
 from springtide.sim import Outcome, Reconfiguration, simulate
 
 RNG = np.random.default_rng(0)
@@ -390,7 +390,7 @@ def test_executors_are_granted_by_a_response_time_of_after_their_last_change() -
 # What is refused is told once
 
 
-def told(policy: Any, *shown: Snapshot, state: State | None = None) -> tuple[State, list[list[tuple[str, str]]]]:
+def reported(policy: Any, *shown: Snapshot, state: State | None = None) -> tuple[State, list[list[tuple[str, str]]]]:
     """Of each round who was newly refused, and why."""
     state, found = policy.initial() if state is None else state, []
     for one in shown:
@@ -412,25 +412,25 @@ def test_a_refusal_is_told_once_while_it_goes_on(guards: tuple[Any, ...]) -> Non
 
     shown = snapshot(operator("a"), operator("b"), interval_s=10.0, latency=FAST)
     more, less = "no H token: 180 ms is below 225 ms", "no L token: 180 ms is above 125 ms"
-    state, found = told(made(a=3), shown, shown)
+    state, found = reported(made(a=3), shown, shown)
     assert found == [[("operator a", more)], []]
-    state, found = told(made(a=4, b=3), shown, shown, state=state)  # another number is the same wish
+    state, found = reported(made(a=4, b=3), shown, shown, state=state)  # another number is the same wish
     assert found == [[("operator b", more)], []]
-    state, found = told(made(a=1, b=3), shown, state=state)
+    state, found = reported(made(a=1, b=3), shown, state=state)
     assert found == [[("operator a", less)]]
-    state, found = told(made(), *[shown] * 5, state=state)  # nobody asks for 50 s
+    state, found = reported(made(), *[shown] * 5, state=state)  # nobody asks for 50 s
     assert found == [[]] * 5
-    state, found = told(made(b=3), shown, state=state)  # 60 s after it was last refused
+    state, found = reported(made(b=3), shown, state=state)  # 60 s after it was last refused
     assert found == [[]]
-    state, found = told(made(), *[shown] * 6, state=state)
-    state, found = told(made(b=3), shown, state=state)  # 70 s after that
+    state, found = reported(made(), *[shown] * 6, state=state)
+    state, found = reported(made(b=3), shown, state=state)  # 70 s after that
     assert found == [[("operator b", more)]]
 
 
 def test_a_refusal_is_told_again_after_it_was_granted() -> None:
     """Tokens every 30 s, rounds every 10 s: granted at 30 s, and refused again at 40 s."""
     policy = Hierarchy(Wants({"a": 3}), TokenBucket(period=30.0), 0.0, 0.0, 0.0)
-    _, found = told(policy, *[snapshot(operator("a"), interval_s=10.0)] * 5)
+    _, found = reported(policy, *[snapshot(operator("a"), interval_s=10.0)] * 5)
     every = "one comes every 30 s"
     assert found == [
         [("operator a", f"no H token: the next is due in 20 s, {every}")], [], [],
@@ -441,13 +441,13 @@ def test_a_refusal_is_told_again_after_it_was_granted() -> None:
 def test_a_proposal_that_waits_is_not_refused_yet() -> None:
     policy = Hierarchy(Wants({"a": 3}), TokenBucket(), 0.0, 30.0, 0.0)
     start = {**policy.initial(), "application_asked": 0.0}
-    _, found = told(policy, *[snapshot(operator("a"), interval_s=10.0, latency=FAST)] * 7, state=start)
+    _, found = reported(policy, *[snapshot(operator("a"), interval_s=10.0, latency=FAST)] * 7, state=start)
     assert [len(new) for new in found] == [0, 0, 1, 0, 0, 0, 0]
 
 
 def test_of_many_refusals_some_are_told_now_and_the_others_next() -> None:
     many = snapshot(*[operator(f"o{i}", 2) for i in range(150)], latency=FAST)
-    _, found = told(Hierarchy(Wants({f"o{i}": 3 for i in range(150)}), TokenBucket()), many, many, many)
+    _, found = reported(Hierarchy(Wants({f"o{i}": 3 for i in range(150)}), TokenBucket()), many, many, many)
     assert [len(new) for new in found] == [100, 50, 0]
     assert len({who for new in found for who, _ in new}) == 150
 
@@ -510,9 +510,9 @@ def test_an_overloaded_node_proposes_a_migration() -> None:
     moved = request.action
     assert isinstance(moved, Migrate)
     assert (moved.origin, moved.node) == ("n1", "n3")
-    told = verdicts(state)["node n1"]
-    assert told["proposal"]["score"] == pytest.approx(0.5)  # (0.9 − 0.8)/(1 − 0.8)
-    assert told["proposal"]["reason"].startswith("90% of n1 in use, above 80%")
+    verdict = verdicts(state)["node n1"]
+    assert verdict["proposal"]["score"] == pytest.approx(0.5)  # (0.9 − 0.8)/(1 − 0.8)
+    assert verdict["proposal"]["reason"].startswith("90% of n1 in use, above 80%")
     state, found = rounds_of(replace(policy, operator_period_s=60.0, application_period_s=60.0), on_nodes(n1=0.9), state=state)
     assert found == [{}]  # it was granted once
 
@@ -658,9 +658,9 @@ def test_every_scaling_policy_runs_in_a_hierarchy(scaler: Any, period: float) ->
     again, other = policy.initial(), np.random.default_rng(3)
     assert json.loads(json.dumps(state, allow_nan=False)) == state
     for shown in recorded():
-        kept = copy.deepcopy(state)
+        untouched = copy.deepcopy(state)
         after, requests = policy.decide(state, shown, random)
-        assert state == kept
+        assert state == untouched
         again, others = policy.decide(json.loads(json.dumps(again, allow_nan=False)), shown, other)
         assert others == requests
         assert json.dumps(again) == json.dumps(after)
@@ -753,20 +753,22 @@ def test_the_token_bucket_cuts_the_reconfigurations_of_q_learning_tenfold() -> N
 
     When this was written: 200 changes and 15 % of the time late against 13 and 5 %, with 1.4 replicas less.
     """
-    free, held = (
+    free, limited = (
         simulated(Hierarchy(QLearning(), grant, settle_s=0.0), 120, 190, 0.04, most=3).summary
         for grant in (All(), TokenBucket())
     )
-    assert held["reconfigurations"] > 0
-    assert free["reconfigurations"] >= 10 * held["reconfigurations"]
-    assert held["violation_ratio"] < free["violation_ratio"] / 2
-    assert held["replicas"]["mean"] < free["replicas"]["mean"]
+    assert limited["reconfigurations"] > 0
+    assert free["reconfigurations"] >= 10 * limited["reconfigurations"]
+    assert limited["violation_ratio"] < free["violation_ratio"] / 2
+    assert limited["replicas"]["mean"] < free["replicas"]["mean"]
 
 
 @pytest.mark.long
 def test_tide_runs_within_the_hierarchy_in_the_simulator() -> None:
     """One operator by itself, with its share of the target, needs about what tide needs that sees all."""
-    alone, parts = (simulated(policy, 100, 500, 0.05, most=8) for policy in (Tide(), Hierarchy(Tide(), settle_s=0.0)))
+    alone, parts = (
+        simulated(policy, 100, 500, 0.05, most=8) for policy in (TideScaling(), Hierarchy(TideScaling(), settle_s=0.0))
+    )
     assert parts.summary["policy"] == "tide, granted by all"
     assert parts.summary["replicas"]["mean"] == pytest.approx(alone.summary["replicas"]["mean"], rel=0.15)
     assert parts.learned is not None

@@ -26,8 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from control.plane.policies import GO, MOOD, NONSENSE, wanted
-from control.rig import Rig, rig
-from control.test_loop import Memory, line
+from control.rig import Memory, Rig, line, rig
 from springtide.bench.decisions import snapshots as large
 from springtide.control.hierarchy.hierarchy import Hierarchy
 from springtide.control.plane import child as children
@@ -192,7 +191,7 @@ def test_managers_have_bounds_and_a_threshold_of_migration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("managers", "told"),
+    ("managers", "expected"),
     [
         ("migration=perhaps", "migration=perhaps is not allowed; write migration=on or migration=off"),
         ("migration", "migration= is not allowed"),
@@ -205,8 +204,8 @@ def test_managers_have_bounds_and_a_threshold_of_migration() -> None:
         ("bounds=5ms", "Allowed: application, bound.OPERATOR, migrate-above, migration, operators, settle"),
     ],
 )
-def test_what_managers_cannot_be_told_is_refused(managers: str, told: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(told)):
+def test_what_managers_cannot_be_told_is_refused(managers: str, expected: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(expected)):
         make(Spec("threshold", operators=("parse",), grant="all", managers=managers))
 
 
@@ -302,11 +301,11 @@ def test_the_answers_are_those_of_the_policy_in_process(
 ) -> None:
     spec = Spec(policy, chosen, guards, ("first", "second"), seed=11)
     remote, here, rng = made(spec, CALM), make(spec).policy, np.random.default_rng(11)
-    state, told = here.initial(), remote.initial()
+    state, theirs = here.initial(), remote.initial()
     asked = 0
     for one in simulated:
         state, requests = here.decide(state, one, rng)
-        told, answers = remote.decide(told, one, RNG)
+        theirs, answers = remote.decide(theirs, one, RNG)
         assert answers == requests
         asked += len(requests)
     assert len(simulated) >= 30
@@ -543,12 +542,12 @@ def test_what_a_late_answer_asks_for_counts_beside_what_the_next_one_does(tmp_pa
     second, sink = Request("second", 4, "r"), Request("sink", 2, "r")
     leaves = {name: Request(action=RemoveExecutor(name, another=True), reason="r") for name in "123"}
     moves = Request(action=Migrate("second", 0, "a", "b"), reason="r")
-    told: list[list[Request] | str] = [
+    replies: list[list[Request] | str] = [
         [first[3], sink, leaves["1"], leaves["2"], moves], [first[2], leaves["2"], leaves["3"], second],  # late, in time
         [first[4]], "it failed", [],
         [first[5]], [sink],
     ]  # fmt: skip
-    answers = [{"error": one} if isinstance(one, str) else {"requests": [each.to_json() for each in one]} for one in told]
+    answers = [{"error": one} if isinstance(one, str) else {"requests": [each.to_json() for each in one]} for one in replies]
     script = (
         f"\nfor place, answer in enumerate(json.loads({json.dumps(json.dumps(answers))})):\n"
         "    number = line()['number']\n"
@@ -691,14 +690,14 @@ def test_a_policy_that_is_lost_in_its_first_decision_leaves_one_replica_each(moo
 
 
 def test_what_was_learned_is_kept_by_the_loop(tmp_path: Path, made: Made) -> None:
-    kept: list[Mapping[str, Any]] = []
+    saved_states: list[Mapping[str, Any]] = []
     remote = made(moody(tmp_path), CALM)
-    loop, _ = loop_of(remote, learned={"seen": 10}, keep=kept.append)
+    loop, _ = loop_of(remote, learned={"seen": 10}, keep=saved_states.append)
     loop.cycle()
     until(lambda: remote._state == {"seen": 12})
     loop.cycle()
     loop.stop()
-    assert kept[-1]["seen"] >= 12
+    assert saved_states[-1]["seen"] >= 12
     assert remote.close() == {"seen": 13}
 
 

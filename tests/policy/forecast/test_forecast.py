@@ -17,7 +17,7 @@ from springtide.errors import OptionError
 from springtide.policy.forecast import Forecaster, State, many, regression
 from springtide.policy.forecast.best_fit import BestFit
 from springtide.policy.forecast.ensemble import Ensemble
-from springtide.policy.forecast.exponential import Exponential
+from springtide.policy.forecast.exponential import ExponentialCurve
 from springtide.policy.forecast.holt import Holt
 from springtide.policy.forecast.holt_winters import HoltWinters
 from springtide.policy.forecast.last import Last
@@ -29,8 +29,8 @@ from springtide.policy.forecast.season import season
 from springtide.policy.registry import find
 
 ALL: tuple[Forecaster, ...] = (
-    Last(), Linear(), Logarithmic(), Exponential(), BestFit(), BestFit(window=20, linear_log=True), MovingAverage(), Holt(),
-    Holt(1.0, 1.0, 1.0), HoltWinters(history=32), Markov(), Markov(0.5, 3), Ensemble(), Ensemble(horizon=3),
+    Last(), Linear(), Logarithmic(), ExponentialCurve(), BestFit(), BestFit(window=20, linear_log=True), MovingAverage(),
+    Holt(), Holt(1.0, 1.0, 1.0), HoltWinters(history=32), Markov(), Markov(0.5, 3), Ensemble(), Ensemble(horizon=3),
     Ensemble("last, linear, logarithmic, exponential, best-fit, moving-average, holt, holt-winters, markov", 0.999, 100.0),
 )  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_memory_is_bounded(forecaster: Forecaster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("forecaster", "window"), [(f(window=5), 5) for f in (Linear, Logarithmic, Exponential, BestFit, MovingAverage)]
+    ("forecaster", "window"), [(f(window=5), 5) for f in (Linear, Logarithmic, ExponentialCurve, BestFit, MovingAverage)]
 )
 @given(old=st.lists(rates, max_size=10), new=st.lists(rates, min_size=5, max_size=5))
 @settings(max_examples=30)
@@ -161,20 +161,20 @@ def test_a_logarithm_by_hand() -> None:
 
 def test_an_exponential_by_hand() -> None:
     # ln y = ln 3 + t·ln 2: it goes through all of 6, 12, 24, 48
-    state = after(Exponential(), [6, 12, 24, 48])
+    state = after(ExponentialCurve(), [6, 12, 24, 48])
     assert state["curve"] == ["exponential", pytest.approx(math.log(2)), pytest.approx(math.log(3)), pytest.approx(1), 144]
-    assert Exponential().ahead(state) == pytest.approx(96)
-    assert Exponential().ahead(state, 2) == 144.0  # 192, but at most 3 · 48
-    assert ahead(Exponential(cap=1.5), [6, 12, 24, 48]) == 72.0
+    assert ExponentialCurve().ahead(state) == pytest.approx(96)
+    assert ExponentialCurve().ahead(state, 2) == 144.0  # 192, but at most 3 · 48
+    assert ahead(ExponentialCurve(cap=1.5), [6, 12, 24, 48]) == 72.0
 
 
 def test_no_exponential_goes_through_0() -> None:
-    assert ahead(Exponential(), [8, 0, 4, 5]) == 5.0
+    assert ahead(ExponentialCurve(), [8, 0, 4, 5]) == 5.0
     assert after(BestFit(), [0, 1, 2, 4, 8, 16])["curve"][0] == "linear"
     assert after(BestFit(), [0, 1, 2, 4, 8, 16, 32])["curve"][0] == "exponential"  # the 0 has left the window
 
 
-@pytest.mark.parametrize("forecaster", [Linear(), Logarithmic(), Exponential(), BestFit()], ids=repr)
+@pytest.mark.parametrize("forecaster", [Linear(), Logarithmic(), ExponentialCurve(), BestFit()], ids=repr)
 def test_two_values_are_too_few(forecaster: Forecaster) -> None:
     assert ahead(forecaster, [10], 5) == 10.0
     assert ahead(forecaster, [10, 20], 5) == 20.0
@@ -238,7 +238,7 @@ def test_regressions_are_those_of_numpy(values: list[float], steps: int) -> None
     assert ahead(Linear(n), values, steps) == near(max(0, np.polyval(np.polyfit(t, values, 1), at)))
     assert ahead(Logarithmic(n), values, steps) == near(max(0, np.polyval(np.polyfit(np.log(t), values, 1), math.log(at))))
     exponent = np.polyval(np.polyfit(t, np.log(values), 1), at)
-    assert ahead(Exponential(n), values, steps) == near(min(3 * max(values), math.exp(min(float(exponent), 500.0))))
+    assert ahead(ExponentialCurve(n), values, steps) == near(min(3 * max(values), math.exp(min(float(exponent), 500.0))))
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=3, max_size=30))
@@ -259,12 +259,12 @@ def test_the_best_fit_has_the_largest_r2_as_it_is_defined(values: list[float]) -
 
     best = after(BestFit(n), values)
     assert best["curve"][3] == pytest.approx(r2(best), abs=1e-6)
-    others: list[Forecaster] = [Linear(n), Logarithmic(n), *([Exponential(n)] if min(values) > 0 else [])]
+    others: list[Forecaster] = [Linear(n), Logarithmic(n), *([ExponentialCurve(n)] if min(values) > 0 else [])]
     assert r2(best) >= max(r2(after(other, values)) for other in others) - 1e-9
 
 
 def test_a_curve_that_grows_beyond_floats_is_capped() -> None:
-    assert ahead(Exponential(), [1e-300, 1e-100, 1e100], 40) == pytest.approx(3e100)
+    assert ahead(ExponentialCurve(), [1e-300, 1e-100, 1e100], 40) == pytest.approx(3e100)
 
 
 # Holt, with and without a season.
@@ -602,7 +602,7 @@ def test_members_by_name_and_by_class() -> None:
 
 
 def test_parameters_out_of_range_are_refused() -> None:
-    for make in (lambda: Linear(2), lambda: Exponential(cap=0.5), lambda: Holt(alpha=0.0), lambda: Ensemble(discount=1.0)):
+    for make in (lambda: Linear(2), lambda: ExponentialCurve(cap=0.5), lambda: Holt(alpha=0.0), lambda: Ensemble(discount=1.0)):
         with pytest.raises(OptionError):
             make()
 

@@ -83,9 +83,9 @@ def test_what_managers_exchange_is_json(action: Action) -> None:
     assert action_from_json(json.loads(json.dumps(action_to_json(action)))) == action
     proposal = Request(manager="operator a", action=action, score=0.25, reason="because of 5")
     assert Request.from_json(json.loads(json.dumps(proposal.to_json()))) == proposal
-    told = {"proposal": proposal.to_json(), "reason": "so"}
-    assert Verdict(proposal, action, "so").to_json() == {**told, "granted": True, "action": action_to_json(action)}
-    assert Verdict(proposal, None, "so").to_json() == {**told, "granted": False, "action": None}
+    shared = {"proposal": proposal.to_json(), "reason": "so"}
+    assert Verdict(proposal, action, "so").to_json() == {**shared, "granted": True, "action": action_to_json(action)}
+    assert Verdict(proposal, None, "so").to_json() == {**shared, "granted": False, "action": None}
 
 
 def test_a_move_of_an_old_plan_is_read() -> None:
@@ -337,9 +337,9 @@ views = some.builds(
 def test_every_proposal_has_one_verdict_and_the_state_is_json(policy: Any, history: list[tuple[list[Request], View]]) -> None:
     state = policy.initial()
     for asked, shown in history:
-        kept = copy.deepcopy(state)
+        untouched = copy.deepcopy(state)
         after, found = policy.decide(state, asked, shown)
-        assert state == kept
+        assert state == untouched
         assert policy.decide(json.loads(json.dumps(state, allow_nan=False)), asked, shown) == (after, found)
         assert sorted(id(verdict.request) for verdict in found) == sorted(map(id, asked))
         assert all(verdict.reason for verdict in found)

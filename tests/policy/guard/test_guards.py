@@ -590,7 +590,7 @@ def held_back(guard: Guard, *shown: Snapshot, wants: int) -> list[list[str]]:
     state = policy.initial()
     for one in shown:
         state, _ = policy.decide(json.loads(json.dumps(state)), one, RNG)
-        found.append([f"{told['refused']['guard']}: {told['reason']}" for told in state["told"]])
+        found.append([f"{entry['refused']['guard']}: {entry['reason']}" for entry in state["told"]])
     return found
 
 
@@ -624,7 +624,7 @@ def test_a_veto_is_told_once_while_it_goes_on() -> None:
     for wants in (5, 6, 2, 2, 5, *[3] * 5, 5, *[3] * 6, 5):
         policy = Guarded(Static(degree=wants), (guard,))
         state, _ = policy.decide(state or policy.initial(), snapshot(operator("a", 3), interval_s=10.0), RNG)
-        found.append([told["refused"]["after"] for told in state["told"]])
+        found.append([entry["refused"]["after"] for entry in state["told"]])
     assert found == [[5], [], [2], [], [], *[[]] * 5, [], *[[]] * 6, [5]]
 
 

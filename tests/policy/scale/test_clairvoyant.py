@@ -48,7 +48,7 @@ def brute_force(arrivals: Sequence[float], interval: int, target_s: float, limit
     )
 
 
-def told(arrivals: Sequence[float], interval: int, target_s: float, limit: int = 6) -> tuple[list[int], tuple[int, int]]:
+def planned(arrivals: Sequence[float], interval: int, target_s: float, limit: int = 6) -> tuple[list[int], tuple[int, int]]:
     """The clairvoyant's plan for even arrivals and even work, and its late seconds and replica-seconds."""
     plan = cheapest([FutureWork("a", np.array(arrivals, dtype=float), COST, limit, variability=0.0)], interval, target_s)["a"]
     lengths = [len(arrivals[begin : begin + interval]) for begin in range(0, len(arrivals), interval)]
@@ -64,7 +64,7 @@ traces = some.lists(some.integers(0, 400), min_size=1, max_size=9)
 @given(traces, some.integers(2, 4), some.sampled_from([0.05, 0.1, 0.25, 0.4, 0.5, 1.0, 2.0]))
 def test_it_is_never_later_than_need_be(arrivals: list[int], interval: int, target_s: float) -> None:
     assume(len(arrivals) <= 3 * interval)
-    _, mine = told(arrivals, interval, target_s)
+    _, mine = planned(arrivals, interval, target_s)
     best = brute_force(arrivals, interval, target_s, 6)
     assert mine[0] == best[0] == 0  # six replicas do 600/s, more than ever comes
     assert mine[1] >= best[1]
@@ -78,7 +78,7 @@ def test_no_plan_keeps_the_target_for_less() -> None:
         interval = int(random.integers(2, 5))
         arrivals = random.integers(0, 400, interval * int(random.integers(1, 4))).tolist()
         target_s = float(random.choice([0.05, 0.1, 0.25, 0.4, 0.5, 1.0, 2.0]))
-        best, mine = brute_force(arrivals, interval, target_s, 6), told(arrivals, interval, target_s)[1]
+        best, mine = brute_force(arrivals, interval, target_s, 6), planned(arrivals, interval, target_s)[1]
         assert mine[1] <= 1.34 * best[1]
         dearer += mine != best
     assert dearer <= 6
@@ -88,12 +88,12 @@ def test_no_plan_keeps_the_target_for_less() -> None:
 @given(some.lists(some.integers(0, 400), min_size=1, max_size=4), some.sampled_from([0.05, 0.25, 1.0]))
 def test_an_interval_by_itself_is_sized_exactly(arrivals: list[int], target_s: float) -> None:
     """No queue is handed on, so nothing is rounded."""
-    assert told(arrivals, len(arrivals), target_s)[1] == brute_force(arrivals, len(arrivals), target_s, 6)
+    assert planned(arrivals, len(arrivals), target_s)[1] == brute_force(arrivals, len(arrivals), target_s, 6)
 
 
 def test_a_rise_is_met_before_it_comes_and_left_when_it_is_over() -> None:
     """90/s need one replica, 390/s four: 3 with a target of 0.25 s let 90 wait in the first second alone."""
-    plan, spent = told([90.0] * 4 + [390.0] * 4 + [90.0] * 4, 4, 0.25)
+    plan, spent = planned([90.0] * 4 + [390.0] * 4 + [90.0] * 4, 4, 0.25)
     assert plan == [1, 4, 1]
     assert spent == (0, 24)
 
@@ -108,7 +108,7 @@ def test_waiting_is_used_where_the_target_allows_it() -> None:
 
 
 def test_the_least_is_found_where_a_queue_is_between_two_lengths() -> None:
-    assert told([358, 46, 183, 117], 2, 1.0)[1] == (0, 6)
+    assert planned([358, 46, 183, 117], 2, 1.0)[1] == (0, 6)
 
 
 def test_a_queue_is_not_forgotten() -> None:
@@ -118,20 +118,20 @@ def test_a_queue_is_not_forgotten() -> None:
     The target times the highest rate is 0.4·340 = 136: who cuts queues there sees 136 of the 147.
     """
     assert brute_force([207, 340, 67, 267], 2, 0.4, 6) == (0, 10)  # 2 and 3 replicas
-    assert told([207, 340, 67, 267], 2, 0.4)[1] == (0, 10)
+    assert planned([207, 340, 67, 267], 2, 0.4)[1] == (0, 10)
 
 
 @settings(max_examples=40)
 @given(some.lists(some.integers(0, 900), min_size=1, max_size=8), some.sampled_from([0.5, 1.0]))
 def test_a_limit_is_kept_even_if_it_forbids_the_target(arrivals: list[int], target_s: float) -> None:
-    plan, _ = told(arrivals, 4, target_s, limit=2)
+    plan, _ = planned(arrivals, 4, target_s, limit=2)
     assert all(1 <= degree <= 2 for degree in plan)
 
 
 def test_a_queue_that_the_limit_made_is_worked_off() -> None:
     """Four replicas do 400/s: of 1,000/s for 4 s they leave 2,400, which take 2,400/(400 - 90) = 7.7 s more. Then 1 will do."""
     arrivals = [90.0] * 8 + [1_000.0] * 4 + [90.0] * 60
-    plan, (late, _) = told(arrivals, 4, 0.25, limit=4)
+    plan, (late, _) = planned(arrivals, 4, 0.25, limit=4)
     assert plan == [1, 1, 4, 4, 4] + [1] * 13
     assert late == late_seconds(arrivals, [4] * 18, 4, 0.25) == 12
 
@@ -140,7 +140,7 @@ def test_a_queue_that_the_limit_made_is_worked_off() -> None:
 @given(traces, some.lists(some.integers(0, 4_000), min_size=1, max_size=3), some.sampled_from([0.25, 0.5, 1.0]))
 def test_nobody_is_earlier_who_has_all_replicas_all_the_time(calm: list[int], burst: list[int], target_s: float) -> None:
     arrivals = [*calm, *burst, *[150] * 60]
-    _, (late, _) = told(arrivals, 4, target_s, limit=4)
+    _, (late, _) = planned(arrivals, 4, target_s, limit=4)
     assert late <= late_seconds(arrivals, [4] * len(arrivals), 4, target_s)
 
 

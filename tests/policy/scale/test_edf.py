@@ -450,10 +450,10 @@ def test_a_restored_state_goes_on_as_if_nothing_had_been(policy: ScalePolicy) ->
     for measured in map(snapshot, noisy(1, 80)):
         before = json.dumps(restored)
         straight, asked = policy.decide(straight, measured, one)
-        kept, again = policy.decide(restored, measured, two)
+        stored_state, again = policy.decide(restored, measured, two)
         assert json.dumps(restored) == before, "a policy must not change the state that it was handed"
-        restored = json.loads(json.dumps(kept, allow_nan=False))
-        assert restored == kept == straight
+        restored = json.loads(json.dumps(stored_state, allow_nan=False))
+        assert restored == stored_state == straight
         assert again == asked
 
 

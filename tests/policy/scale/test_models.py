@@ -23,7 +23,7 @@ from springtide.policy.scale.measured import arrival_rates, carried, shares
 from springtide.policy.scale.psps import Psps
 from springtide.policy.scale.queueing import Queueing, allocate, shared_out
 from springtide.policy.scale.spark_ratio import SparkRatio
-from springtide.policy.scale.tide import Tide
+from springtide.policy.scale.tide import TideScaling
 from springtide.policy.trial import fault_of
 
 RNG = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def test_arrivals_are_those_of_the_snapshot_and_where_unknown_what_was_read() ->
     assert arrival_rates(graph) == {"in": 150.0, "none": 0.0, "other": 50.0}
 
 
-@pytest.mark.parametrize("policy", [Psps(), Queueing(), Ds2(warm_up=0), Tide()], ids=repr)
+@pytest.mark.parametrize("policy", [Psps(), Queueing(), Ds2(warm_up=0), TideScaling()], ids=repr)
 def test_what_earlier_versions_learned_is_taken_up_and_their_backlog_ignored(policy: ScalePolicy) -> None:
     """Their states had the backlog of the interval before, from which they worked out what arrived."""
     busy = seen(station("a", {"in": 300}), batches=((300, 1.0),), backlog=100)
@@ -275,18 +275,18 @@ def test_queueing_without_input() -> None:
 )
 def test_no_smaller_allocation_keeps_the_target(loads: list[float], slots: int, room: float) -> None:
     allowed = room * sum(loads)
-    degrees, held = allocate(loads, [99] * len(loads), slots, allowed)
+    degrees, records_inside = allocate(loads, [99] * len(loads), slots, allowed)
     assert sum(degrees) <= max(slots, len(loads))
-    if math.isinf(held):
+    if math.isinf(records_inside):
         assert sum(map(least_stable, loads)) > slots
         return
-    assert held == pytest.approx(inside(loads, degrees), rel=1e-6)
-    assert held <= allowed or sum(degrees) == slots
+    assert records_inside == pytest.approx(inside(loads, degrees), rel=1e-6)
+    assert records_inside <= allowed or sum(degrees) == slots
     for other in itertools.product(range(1, slots + 1), repeat=len(loads)):
         if sum(other) < sum(degrees):
             assert inside(loads, other) > allowed * (1 - 1e-9)
         elif sum(other) == sum(degrees):
-            assert inside(loads, other) >= held * (1 - 1e-9)
+            assert inside(loads, other) >= records_inside * (1 - 1e-9)
 
 
 @given(loads=st.lists(st.floats(0.1, 50), min_size=1, max_size=4), more=st.integers(0, 6))

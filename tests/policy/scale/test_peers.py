@@ -281,8 +281,8 @@ def test_flink_reports_a_scale_up_that_gained_nothing() -> None:
 def test_flink_a_missing_metric_is_never_zero() -> None:
     good = seen(at(1_000, 0.5, degree=3))
     for missing in ("utilisation", "served", "backlog"):
-        told: dict[str, Any] = {"utilisation": 0.1, "backlog": 0, missing: None}
-        gone = seen(station("a", {"in": 1_000}, degree=3, **told), backlog=None)
+        measured: dict[str, Any] = {"utilisation": 0.1, "backlog": 0, missing: None}
+        gone = seen(station("a", {"in": 1_000}, degree=3, **measured), backlog=None)
         assert run(quick(), gone, gone, gone) == [{}, {}, {}]
         assert run(quick(metrics_window=2), good, good, gone) == [{}, {}, {}]
     # the input of b depends on a, of which nothing is known

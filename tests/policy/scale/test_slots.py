@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from control.test_loop import line
+from control.rig import line
 from springtide.control import planner
 from springtide.control.planner import SlotLimit
 from springtide.policy.scale.slots import slots

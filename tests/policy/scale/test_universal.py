@@ -355,9 +355,9 @@ def test_a_review_depends_on_its_arguments_only_and_survives_a_restart(guard: An
     state = guard.initial()
     for number, snapshot in enumerate(recorded(mode)):
         asked = wishes(snapshot, number)
-        kept = copy.deepcopy((state, snapshot, asked))
+        untouched = copy.deepcopy((state, snapshot, asked))
         after, passed = guard.review(state, snapshot, asked)
-        assert (state, snapshot, asked) == kept
+        assert (state, snapshot, asked) == untouched
         assert guard.review(state, snapshot, asked) == (after, passed)
         again, others = guard.review(through_json(state), snapshot, asked)
         assert others == passed

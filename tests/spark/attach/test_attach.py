@@ -111,7 +111,7 @@ def test_the_fewest_partitions_of_state_and_the_rows_of_all_sources_count() -> N
 def test_what_kafka_holds_back_is_the_difference_of_the_offsets() -> None:
     # 20-15 of partition 0, none of 1, and all 7 of the new partition 2
     assert unread_in(kafka({"0": 15, "1": 8}, {"0": 20, "1": 8, "2": 7})) == 12
-    assert unread_in(kafka({"0": 15, "1": 8}, {"0": 20, "1": 8, "2": 7}), {"t": {"0": 18, "1": 8, "2": 7}}) == 2, (
+    assert unread_in(kafka({"0": 15, "1": 8}, {"0": 20, "1": 8, "2": 7}), {"orders": {"0": 18, "1": 8, "2": 7}}) == 2, (
         "of a later batch"
     )
     assert unread_in({"description": "Mine", "endOffset": {"a": 1}, "latestOffset": {"a": 3}}) is None  # of unknown unit

@@ -35,6 +35,7 @@ from springtide.spark.driver.pipeline import BatchOutcome
 from springtide.spark.driver.plane import BatchPlane
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.staged import Output
+from springtide.spark.driver.streams import Streams
 from springtide.spark.private import jvm
 from springtide.spark.private.failures import cause_of
 from springtide.spark.private.logs import COMMIT
@@ -92,8 +93,8 @@ class Case:
         self.control = control or Fixed()
         self.checkpoint.next_epoch()
         self.runner = BatchRunner(
-            topology, SimpleNamespace(), self.checkpoint, pipeline, self.sinks, self.control, lambda _: None,
-            threading.Event(), no_state,
+            topology, SimpleNamespace(), self.checkpoint, pipeline, self.sinks, self.control,
+            Streams(topology, self.checkpoint), threading.Event(), no_state,
         )  # fmt: skip
 
     def stage(self, batch: int, *values: int, sink: str = "sink0") -> Output:
@@ -262,7 +263,7 @@ def test_what_was_committed_and_hidden_is_published_where_the_sink_is_now(
         hidden = again.stage(0, 1, 2)
         again.run(0)
     assert read(tmp_path / now) == [1, 2]
-    again.sinks.publish([hidden])  # once more changes nothing
+    again.sinks.publish(0, [hidden])  # once more changes nothing
     assert read(tmp_path / now) == [1, 2]
 
 

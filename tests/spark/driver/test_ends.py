@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 import springtide as st
+from springtide.connectors.generate import GenerateSource
 from springtide.errors import RunError
 from springtide.model.topology import Topology
 
 pytest.importorskip("pyspark")
 
+from spark.driver.test_streams import Tap, tapped
 from springtide.control import supervisor
 from springtide.model.ending import Ended, Ending
 from springtide.spark.driver import closing
@@ -42,8 +44,9 @@ def generated(**options: Any) -> Topology:
     return st.source.generate(number, **{"rate": 400.0, **options}).to(st.sink.discard()).named("numbers")
 
 
-def from_files(folder: Path) -> Topology:
-    return st.source.files(str(folder), schema=Number, format="parquet").to(st.sink.discard()).named("numbers")
+def by_spark(folder: Path) -> Topology:
+    """A source that Spark reads, of which only Spark knows whether it has more."""
+    return st.source.dataframe(lambda session: folder, schema=Number).to(st.sink.discard()).named("numbers")
 
 
 @dataclass
@@ -80,6 +83,7 @@ class Runner:
     """What a driver knows of the batches."""
 
     committed: dict[str, int] = field(default_factory=dict)
+    last_committed: int = -1
     batches: int = 0
     failure: Exception | None = None
     fatal: None = None
@@ -88,6 +92,8 @@ class Runner:
 
     def is_idle(self, _: float) -> bool:
         return True
+
+    def roll(self, now: int, every: bool = False) -> None: ...
 
     def retire(self) -> None: ...
 
@@ -101,13 +107,18 @@ class Driver(BatchPlane):
         self.ending = threading.Event()
         control: Any = None
         super().__init__(topology, checkpoint, control, {}, SimpleNamespace, self.ending, clock=lambda: 1_000.0)
+        for stream in self._streams._all.values():
+            if isinstance(stream.source, GenerateSource):
+                stream.enumerator = stream.source.enumerator({"started": 999.0}, lambda: 1_000.0)
+        committed = vars(runner)
+        vars(self._streams)["_positions"] = lambda _: {name: {"next": n} for name, n in committed["committed"].items()}
         self._session = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)))
-        self._arrivals.started, self._queries, self._runner = 999.0, queries, runner
+        self._queries, self._runner = queries, runner
         self.starts = 0
 
     def _start(self, ending: Ending) -> Any:
         self.starts += 1
-        self._arrived = self._arrivals.arrived()
+        self._ends = self._streams.ends(self._last_committed) if ending.available_now else {}
         return self._queries()
 
 
@@ -150,7 +161,7 @@ def test_an_error_that_spark_notes_late_is_no_end(drive: Drive) -> None:
 def test_records_that_had_come_and_are_not_committed_are_no_end(drive: Drive) -> None:
     """400 had come, and the query ends as if there were nothing: the run fails, and says so."""
     driver = drive(generated(), Query, Runner({"source": 10}))
-    with pytest.raises(RunError, match="only 10 records of source 'source' are committed, and 400 had arrived"):
+    with pytest.raises(RunError, match="390 records of source 'source' are not committed that had arrived"):
         driver.run(NOW)
 
 
@@ -169,9 +180,9 @@ def test_a_run_goes_on_where_a_query_left_records(drive: Drive) -> None:
 
 def test_a_second_query_confirms_that_there_is_nothing(drive: Drive, tmp_path: Path) -> None:
     """Files do not say how many records they hold. A run that has read some needs no second look."""
-    empty = drive(from_files(tmp_path), Query, Runner())
+    empty = drive(by_spark(tmp_path), Query, Runner())
     assert (empty.run(NOW).ended, empty.starts) == (Ended.AVAILABLE, 2)
-    some = drive(from_files(tmp_path), Query, Runner({"source": 5}, batches=1))
+    some = drive(by_spark(tmp_path), Query, Runner({"source": 5}, batches=1))
     assert (some.run(NOW).ended, some.starts) == (Ended.AVAILABLE, 1)
 
 
@@ -195,6 +206,29 @@ def test_a_run_that_is_stopped_says_so_also_before_it_began(drive: Drive) -> Non
     assert driver.run(Ending()).ended is Ended.STOPPED
     assert driver.run(Ending()).ended is Ended.STOPPED
     assert driver.starts == 1
+
+
+def test_a_run_waits_for_a_source_that_is_away_at_its_beginning(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tap = Tap(away=True)
+    driver = drive(tapped(tap).to(st.sink.discard()).named("tapped"), lambda: Query(looks=10**9), Runner(batches=3))
+    assert driver.run(Ending(duration_s=0.0)).ended is Ended.DURATION
+    assert driver.starts == 0
+    waits: list[float] = []
+
+    def comes_back(seconds: float) -> bool:
+        waits.append(seconds)
+        tap.away = len(waits) < 5
+        return False
+
+    caplog.clear()
+    monkeypatch.setattr(driver._stop, "wait", comes_back)
+    assert driver.run(Ending(batches=3)).ended is Ended.BATCHES
+    assert (driver.starts, len(waits)) == (1, 5)
+    assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
+        "a source cannot be reached (nobody listens); the run waits for it"
+    ]
 
 
 def test_a_run_that_is_stopped_while_its_end_fails_is_no_success(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:

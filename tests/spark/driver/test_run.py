@@ -300,7 +300,7 @@ def test_sources_of_different_shapes_and_all_file_formats_are_united(spark: Any,
     assert result.table("words").column("weight").null_count == 6
     assert result.summary["batches"] >= 2, "max_files bounds a batch"
     assert result.summary["latency_ms"]["p99"] > 3600_000, "the files' records are old"
-    assert result.summary["backlog_end"] is None, "files cannot tell how many wait"
+    assert result.summary["backlog_end"] == 0
 
 
 def replace_field(cls: type, name: str, kind: type) -> dict[str, Any]:
@@ -367,9 +367,9 @@ def test_every_sink_holds_every_record_once_and_batches_are_numbered(
     seen: list[tuple[int, int]] = []
     source = numbers(1500)
     kinds: dict[str, Any] = {
-        "parquet": st.sink.files(tmp_path / "parquet"),
-        "csv": st.sink.files(tmp_path / "csv", format="csv"),
-        "json": st.sink.files(tmp_path / "json", format="json"),
+        "parquet": st.sink.files(tmp_path / "parquet", append=True),
+        "csv": st.sink.files(tmp_path / "csv", format="csv", append=True),
+        "json": st.sink.files(tmp_path / "json", format="json", append=True),
         "plain": st.sink.table("sinks.plain"),
         "fenced": st.sink.table("sinks.fenced", batch_column="batch"),
         "console": st.sink.console(rows=2),
@@ -576,7 +576,6 @@ def test_a_sql_function_that_breaks_its_word_ends_the_run_at_once(
 
 @pytest.mark.spark
 def test_a_line_that_cannot_be_read_is_a_dead_letter_of_its_source(spark: Any, tmp_path: Path) -> None:
-    """Spark reads a malformed line as nulls; where none are allowed the line is kept apart, and the others go on."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("n,k\n1,a\nx,b\n3,c\n")
     source = st.source.files(tmp_path / "in", format="csv", schema=Number, options={"header": "true"}, name="lines")
@@ -586,7 +585,7 @@ def test_a_line_that_cannot_be_read_is_a_dead_letter_of_its_source(spark: Any, t
     assert result.summary["rows_failed"] == 1
     (letter,) = read(result.folder / "checkpoint" / "springtide" / "dead")
     assert letter["operator"] == "lines"
-    assert json.loads(letter["record"]) == {"n": None, "k": "b"}
+    assert json.loads(letter["record"]) == {"file": "a.csv", "line": 3, "raw": "x,b"}
 
 
 # Plans and reports
@@ -789,7 +788,7 @@ def test_of_a_queue_that_is_too_long_about_as_many_as_its_limit_are_kept(spark: 
 
 
 def test_a_limit_of_the_queue_needs_sources_that_tell_how_many_wait(tmp_path: Path) -> None:
-    topology = st.source.files(tmp_path, format="csv", schema=Number).to(st.sink.discard()).named("files")
+    topology = st.source.dataframe(ticks, schema=Tick, created="timestamp").to(st.sink.discard()).named("ticks")
     with pytest.raises(OptionError, match=r"queue_limit=5: source '\w+' does not say how many .*; give shed_after instead"):
         st.run(topology, queue_limit=5, runs=tmp_path / "runs")
 

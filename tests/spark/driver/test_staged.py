@@ -377,7 +377,7 @@ def test_a_receipt_tells_size_and_checksum_and_no_path(tmp_path: Path) -> None:
     at = staging.Attempt(epoch=1, batch=2, level=0, gate=0, task=3, attempt=4)
     (receipt,) = staging.write(place, "out", at, [pa.RecordBatch.from_pydict({"n": [1, 2]})]).receipts
     stem = "out-1-00000002-0-0-00003"
-    content = {"rows": 2, "bytes": 18, "crc32": 3111920925}
+    content = {"rows": 2, "bytes": 18, "crc32": 3111920925, "place": ""}
     assert asdict(receipt) == {"sink": "out", "epoch": 1, "file": f"{stem}-4.json", "name": f"{stem}.json", **content}
     assert staged.located(vars(receipt), place, None, 2) == Output(receipt, tmp_path / "epoch-000001" / receipt.file)
 

@@ -20,6 +20,7 @@ FULL = Report(
     {"work": {"key": Variance(6, 1, 3, 0.1, 2.0)}},
     dead=1,
     shed=2,
+    lost=3,
     stopped=Letter("work", "ValueError: no", "Traceback", '{"n": 1}'),
 )
 

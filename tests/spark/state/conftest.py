@@ -1,16 +1,12 @@
-"""Nodes with caches, and an object store, for tests of state that lies at a URI."""
+"""Nodes with caches, for tests of state that lies at a URI."""
 
 from __future__ import annotations
 
-import importlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from springtide.spark.state import store
 from springtide.spark.state.cache import node_folder
 
 
@@ -23,29 +19,3 @@ def on_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         return node_folder()
 
     return use
-
-
-@pytest.fixture(scope="module")
-def s3_address() -> Iterator[str]:
-    """An S3 server of our own."""
-    server = importlib.import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The files of that server; its address and keys are in the environment."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_address)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    store._filesystem.cache_clear()  # connections to the server of another module
-    from pyarrow.fs import FileSystem
-
-    files, _ = FileSystem.from_uri("s3://bucket?allow_bucket_creation=true")
-    files.create_dir("bucket")
-    return files

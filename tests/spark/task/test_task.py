@@ -20,7 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 import springtide as st
+from springtide.api import stream as streams
 from springtide.errors import OptionError
+from springtide.model.schema import as_schema
+from springtide.model.source import Enumerator, Memory, Range, Reader, Records, Source
 from springtide.model.topology import Topology
 from springtide.policy.group import Grouping, Route, Share, Table
 from springtide.policy.group.hash import Hash
@@ -35,7 +38,7 @@ from springtide.model.report import TaskReport
 from springtide.spark.driver import staged
 from springtide.spark.shared import blocks
 from springtide.spark.shared.blocks import BlockKind
-from springtide.spark.shared.program import CREATED, Program, Staging, compile_topology
+from springtide.spark.shared.program import Program, Staging, compile_topology
 from springtide.spark.shared.receipt import Receipt
 from springtide.spark.shared.report import Report
 from springtide.spark.shared.shipping import Shipment
@@ -43,6 +46,7 @@ from springtide.spark.shared.stage_plan import StagePlan
 from springtide.spark.state.stepping import Version
 from springtide.spark.task import context, staging
 from springtide.spark.task.entry import EntryStage, Port
+from springtide.spark.task.reading import ReadStage
 from springtide.spark.task.stage import Stage
 
 NOWHERE = Staging("nowhere", "parquet")
@@ -88,8 +92,35 @@ class Spread:
             yield Item(item.n * 7 + copy + self.salt, item.k[::-1] if copy else item.k)
 
 
-def item(draw: st.Draw) -> Item:
-    return Item(draw.index, "k")
+@dataclass(frozen=True)
+class Given(Source):
+    """A source whose ranges carry their records."""
+
+    def begin(self) -> Memory:
+        return {}
+
+    def enumerator(self, memory: Memory) -> Enumerator:
+        raise AssertionError("no driver in these tests")
+
+    def reader(self, schema: pa.Schema, record: type | None) -> Reader:
+        return Handing()
+
+
+class Handing(Reader):
+    """Hands on the records of a range, seven at a time."""
+
+    def read(self, part: Range) -> Iterator[Records]:
+        for first in range(0, len(part["items"]), 7):
+            items = [Item(*values) for values in part["items"][first : first + 7]]
+            yield Records(items, 1_000_000 * np.arange(first, first + len(items)))
+
+
+def given_items(name: str = "source") -> st.Stream:
+    return streams.source(Given(), name, *as_schema(Item, "given"))
+
+
+def rows_of_spark(name: str = "source") -> st.Stream:
+    return st.source.dataframe(lambda spark: None, schema=Item, ordered=True, name=name)
 
 
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -185,15 +216,20 @@ def _plan(topology: Topology, level: int, ranges: Any, sizes: tuple[int, ...]) -
 
 
 def _enter(program: Program, ran: Ran, rows: Rows, plan: StagePlan) -> Iterator[tuple[int, bytes]]:
-    """All sources side by side, each with a struct column of its own, as several sources come from Spark."""
-    kind = pa.struct([("n", pa.int64()), ("k", pa.string()), (CREATED, pa.int64())])
+    """The sources that tasks read, then those of Spark side by side, each with a struct column of its own."""
+    nodes = [node for node in program.nodes if node.name in rows]
+    for node in (node for node in nodes if not node.in_jvm):
+        read = ReadStage(cast(Shipment, Here(program)), plan, node.number)
+        for split, part in enumerate(rows[node.name]):
+            ranges = [{"items": [[one.n, one.k] for one in half]} for half in (part[:14], part[14:])]
+            yield from ran.note(0, node.name, split, read(split, [json.dumps(ranges).encode()]))
+    kind = pa.struct([("n", pa.int64()), ("k", pa.string())])
     schema = pa.schema([(f"s{position}", kind) for position in range(len(rows))])
-    numbers = [node.number for node in program.nodes if node.name in rows]
-    ports = tuple(Port(number, position) for position, number in enumerate(numbers))
+    ports = tuple(Port(node.number, position) for position, node in enumerate(nodes) if node.in_jvm)
     entry = EntryStage(cast(Shipment, Here(program)), plan, schema, ports)
-    parts = [(position, part) for position, name in enumerate(rows) for part in rows[name]]
+    parts = [(position, part) for position, node in enumerate(nodes) if node.in_jvm for part in rows[node.name]]
     for split, (position, part) in enumerate(parts):
-        made = [{"n": one.n, "k": one.k, CREATED: 1_000_000 * i} for i, one in enumerate(part)]
+        made = [{"n": one.n, "k": one.k} for one in part]
         table = [pa.array(made if p == position else [None] * len(made), kind) for p in range(len(rows))]
         element = pa.RecordBatch.from_arrays(table, schema=schema).serialize().to_pybytes()
         yield from ran.note(0, "entry", split, entry(split, [element]))
@@ -231,8 +267,9 @@ def _applied(kind: str, function: Any, one: Item) -> list[Item]:
 
 @some.composite
 def topologies(draw: some.DrawFn) -> Topology:
-    """Chains, fan-out and unions of up to eight operators on one or two sources, with any groupings."""
-    streams = [st.source.generate(item, rate=1, name=f"source-{i}") for i in range(draw(some.integers(1, 2)))]
+    """Chains, fan-out and unions of up to eight operators on one to three sources of both kinds, with any groupings."""
+    kinds = draw(some.lists(some.sampled_from([given_items, rows_of_spark]), min_size=1, max_size=3))
+    streams = [source(f"source-{i}") for i, source in enumerate(kinds)]
     loose = set(range(len(streams)))
     for number in range(draw(some.integers(1, 8))):
         chosen = draw(some.integers(0, len(streams) - 1))
@@ -340,11 +377,11 @@ def test_widths_change_nothing_but_the_tasks(topology: Topology, source: random.
 
 @pytest.mark.parametrize("seed", [0, 5, 2**64 - 1])
 def test_the_seed_of_the_program_decides_which_task_gets_a_key(seed: int) -> None:
-    source = st.source.generate(item, rate=1, name="source")
+    source = given_items()
     topology = source.key_by("n").map(Step(1), name="work").to(st.sink.discard(), name="sink").named("line")
     ran = run(topology, {"source": [[Item(n, "k") for n in range(100)]]}, {"work": 4}, random.Random(1), seed)
     routed = {}
-    for _, block in ran.sent[0, "entry", 0]:
+    for _, block in ran.sent[0, "source", 0]:
         for n in blocks.records(block, topology["source"].schema).column("n").to_pylist():
             routed[n] = blocks.parse(block).target
     keys = pa.record_batch({"n": range(100)})
@@ -353,7 +390,7 @@ def test_the_seed_of_the_program_decides_which_task_gets_a_key(seed: int) -> Non
 
 def test_a_union_that_runs_in_two_stages_is_told_apart_by_the_next_one() -> None:
     """Task 0 of the first stage and task 0 of the second both send to ``after`` as ``union``: their order is fixed."""
-    source = st.source.generate(item, rate=1, name="source-0")
+    source = given_items("source-0")
     deep = source.map(Step(1), name="one", grouping="round-robin").map(Step(2), name="two", grouping="round-robin")
     united = source.map(Step(3), name="three", grouping="round-robin").union(deep, name="both")
     topology = united.map(Step(4), name="after", grouping="round-robin").to(st.sink.discard(), name="sink").named("t")
@@ -368,7 +405,7 @@ def test_a_union_that_runs_in_two_stages_is_told_apart_by_the_next_one() -> None
 
 
 def one_stage(stream: Callable[[st.Stream], st.Stream]) -> Topology:
-    return stream(st.source.generate(item, rate=1)).to(st.sink.discard(), name="sink").named("t")
+    return stream(given_items()).to(st.sink.discard(), name="sink").named("t")
 
 
 def fed(topology: Topology, *items: Item) -> Ran:
@@ -718,7 +755,7 @@ def scribbled(one: Tagged) -> Tagged:
 
 
 def test_what_one_branch_does_to_a_record_the_other_does_not_see() -> None:
-    shared = st.source.generate(item, rate=1).map(tagged)
+    shared = given_items().map(tagged)
     branches = [shared.map(scribbled, name=name).to(st.sink.discard(), name=f"{name}-sink") for name in ("one", "two")]
     plain = shared.to(st.sink.discard(), name="plain")
     ran = run(st.topology("t", *branches, plain), {"source": [list(ITEMS)]}, {}, random.Random(0))

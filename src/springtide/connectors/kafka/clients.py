@@ -6,6 +6,7 @@ This is the only place where secrets are resolved: they go into a client's confi
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ OWN = {
 
 SECRET_WORDS = (
     "password",
+    "passphrase",
+    "private.key.pem",
     "secret",
     "ssl.key.pem",
     "ssl.keystore.pem",
@@ -91,6 +94,7 @@ class Connection:
     def client(self, make: Callable[[dict[str, Any]], Any], own: Mapping[str, Any], faults: Faults | None = None) -> Any:
         """A client of librdkafka, whose faults go to ``faults``."""
         chosen = {name: value for name, value in self.settings.items() if not name.startswith(REGISTRY)}
+        _check_files(chosen)
         secrets = {name: value.resolve() for name, value in chosen.items() if isinstance(value, Secret)}
         # by default silent: faults come as errors, and librdkafka repeats itself every second that a broker is away
         config = {"log_level": 0, "client.id": "springtide", **chosen, **secrets, **own, "bootstrap.servers": self.servers}
@@ -102,11 +106,23 @@ class Connection:
             raise OptionError(f"kafka: config= is not allowed: {without(str(reason(error)), secrets.values())}") from None
 
 
+def _check_files(settings: Mapping[str, Setting]) -> None:
+    """librdkafka says of a file that it cannot open only the number of an error."""
+    for name, value in settings.items():
+        if name.endswith(".location") and isinstance(value, str) and value != "probe" and not os.access(value, os.R_OK):
+            fault = "cannot be read" if os.path.exists(value) else "does not exist"
+            raise OptionError(f"kafka: config= names the file {value} as {name}, which {fault} on this machine")
+
+
 def without(text: str, secrets: Any) -> str:
     """A message without the secrets that it may repeat."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return text
+
+
+WRONG_LISTENER = ("in state SSL_HANDSHAKE", "incorrect security.protocol configuration")
+"""What librdkafka guesses if a broker hangs up at the first word."""
 
 
 class Faults:
@@ -122,15 +138,17 @@ class Faults:
 
     def hopeless(self) -> bool:
         """Whether waiting will hardly help: wrong password, certificate or name."""
-        return self.last is not None and self.last.name() in (
-            "_AUTHENTICATION",
-            "_SSL",
-            "_RESOLVE",
-            "SASL_AUTHENTICATION_FAILED",
+        return self.last is not None and (
+            self.last.name() in ("_AUTHENTICATION", "_SSL", "_RESOLVE", "SASL_AUTHENTICATION_FAILED")
+            or any(hint in self.last.str() for hint in WRONG_LISTENER)
         )
 
     def __str__(self) -> str:
-        return "no answer" if self.last is None else str(self.last.str())
+        if self.last is None:
+            return "no answer"
+        if self.last.name() == "_ALL_BROKERS_DOWN":  # librdkafka has no other error for it
+            return "the brokers close each connection at once; they may want TLS or a login: security.protocol in config="
+        return str(self.last.str())
 
 
 def reason(error: BaseException) -> str:

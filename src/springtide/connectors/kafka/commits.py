@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from springtide.connectors.kafka.clients import Connection, needed, reason
 from springtide.connectors.kafka.positions import partitions
 from springtide.model.source import Position
 from springtide.once import Once
+
+CLOSE_S = 3.0
+"""Limits the wait for the last commits when a run ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,9 @@ class GroupOffsets:
             _log.warning("Kafka: offsets cannot be committed to group %r: %s; the stream goes on", self._group, text)
 
     def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        """Wait a little for the last commits: librdkafka would wait 45 s for a broker that hangs."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            closing = threading.Thread(target=consumer.close, name="kafka-group-close", daemon=True)
+            closing.start()
+            closing.join(CLOSE_S)

@@ -16,7 +16,7 @@ from springtide.connectors.kafka.enumerator import KafkaEnumerator
 from springtide.connectors.kafka.positions import ID
 from springtide.connectors.kafka.reader import KafkaReader
 from springtide.connectors.kafka.records import Layout
-from springtide.errors import OptionError, nearest
+from springtide.errors import CheckpointError, OptionError, nearest
 from springtide.model.source import Memory, Position, Source, SourceUnavailable
 
 Start = str | datetime.datetime | Mapping[str, Mapping[int, int]]
@@ -52,7 +52,7 @@ class KafkaSource(Source):
         return f"Kafka topic {', '.join(self.topics)} at {self.connection.servers}"
 
     def check(self) -> None:
-        cluster = self._cluster()
+        cluster = self.cluster()
         try:
             self._check(cluster)
         except SourceUnavailable as error:
@@ -67,9 +67,13 @@ class KafkaSource(Source):
         described = cluster.described(cluster.names())
         missing = [topic for topic in self.topics if not topic.startswith("^") and topic not in described]
         if missing:
-            known = [name for name in cluster.admin.list_topics(timeout=10).topics if not name.startswith("__")]
+            known = [name for name in cluster.listed().topics if not name.startswith("__")]
             raise OptionError(
                 f"kafka: there is no topic {missing[0]!r} at {self.connection.servers}; {nearest(missing[0], known)}"
+            )
+        if described and (forbidden := cluster.forbidden(described)):
+            raise OptionError(
+                f"kafka: topic {forbidden[0]!r} may not be read by this user; allow READ on it, or give another user in config="
             )
         if isinstance(self.start, Mapping):
             for topic, offsets in self.start.items():
@@ -79,7 +83,7 @@ class KafkaSource(Source):
                     raise OptionError(f"kafka: start= names partition {wrong[0]} of topic {topic!r}, which has {numbers}")
 
     def begin(self) -> Memory:
-        cluster = self._cluster()
+        cluster = self.cluster()
         try:
             described = cluster.described(cluster.names())
             memory: dict[str, Any] = {"first": self._first(cluster, described)}
@@ -99,16 +103,38 @@ class KafkaSource(Source):
             return _position(described, {place: found[place] if found[place] >= 0 else ends[place] for place in places})
         lows = cluster.offsets(places, "earliest")
         given = {(topic, number): offset for topic, offsets in self.start.items() for number, offset in offsets.items()}
+        ends = cluster.offsets([place for place in places if place in given], "latest")
+        for (topic, number), end in ends.items():
+            if given[topic, number] > end:
+                raise OptionError(
+                    f"kafka: start= names offset {given[topic, number]} of {topic}/{number}, which ends at {end}; give at most"
+                    f" {end}"
+                )
         return _position(described, {place: given.get(place, lows[place]) for place in places})
 
+    def check_resumed(self, memory: Memory, position: Position | None) -> None:
+        read, cluster = position or memory["first"], self.cluster()
+        if read and not any(map(cluster.wants, read)):
+            raise CheckpointError(
+                f"kafka: the checkpoint has read {', '.join(read)}, of which the source names nothing any more; name the topics"
+                " as before, or begin another checkpoint"
+            )
+        if self.until is not None and "until" not in memory:
+            raise OptionError(
+                f"kafka: until={self.until!r}, but the checkpoint began without it; leave it out and end the run with"
+                " available_now, or begin another checkpoint"
+            )
+
     def enumerator(self, memory: Memory) -> KafkaEnumerator:
+        if self.until is None:  # a checkpoint of a backfill goes on behind its end
+            memory = {name: value for name, value in memory.items() if name != "until"}
         group = GroupOffsets(self.connection, self.group) if self.group else None
-        return KafkaEnumerator(self._cluster(), memory, self.lenient, group)
+        return KafkaEnumerator(self.cluster(), memory, self.lenient, group)
 
     def reader(self, schema: pa.Schema, record: type | None) -> KafkaReader:
         return KafkaReader(self.connection, self.layout, self.isolation, self.lenient, self.group)
 
-    def _cluster(self) -> Cluster:
+    def cluster(self) -> Cluster:
         needed()
         return Cluster(self.connection, self.topics, self.isolation == "read_committed")
 

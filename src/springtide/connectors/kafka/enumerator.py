@@ -32,6 +32,7 @@ class KafkaEnumerator(Enumerator):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._cluster, self._memory, self._lenient, self._group, self._clock = cluster, memory, lenient, group, clock
+        self._until: Position | None = memory.get("until")
         self._lows: dict[tuple[str, int], int] = {}
         self._suspected: dict[Hashable, float] = {}
         self._told = Once()
@@ -42,11 +43,25 @@ class KafkaEnumerator(Enumerator):
     def end(self, since: Position) -> Position:
         topics = self._cluster.topics()
         self._lows = {(topic.name, n): low for topic in topics.values() for n, low in topic.lows.items()}
-        until = self._memory.get("until")
-        names = sorted({*topics, *since} if until is None else until)
-        found = {name: self._end_of(name, since.get(name), topics.get(name)) for name in names}
-        self._check_deleted(since, found)
-        return found if until is None else {name: _no_further(found[name], until[name]) for name in names}
+        if self._until is None:
+            left = self._left_out(since)
+            names = sorted({*topics, *since} - left.keys())
+            found = {name: self._end_of(name, since.get(name), topics.get(name)) for name in names}
+            self._check_deleted(since, found)
+            return {**found, **left}
+        unread = sorted({part.topic for part in positions.parts(since, self._until)})
+        for name in unread:
+            self._end_of(name, since.get(name), topics.get(name))
+        self._check_deleted(since, self._until)
+        return self._until  # also of what is gone: its reader counts it as lost, and the stream ends
+
+    def _left_out(self, since: Position) -> Position:
+        """Topics that the checkpoint has read, but the source does not name any more. Their offsets stay in the position."""
+        left = {name: dict(at) for name, at in since.items() if not self._cluster.wants(name)}
+        if left and self._told.begins(("left out", *left)):
+            read = ", ".join(f"{name} ({_read(at)})" for name, at in left.items())
+            _log.warning("Kafka: the source no longer names topics that the checkpoint has read: %s; they are not read", read)
+        return left
 
     def _end_of(self, name: str, before: Mapping[str, Any] | None, topic: Topic | None) -> dict[str, Any]:
         """The end of a topic, compared with what was read of it."""
@@ -61,8 +76,8 @@ class KafkaEnumerator(Enumerator):
             return now
         if not positions.same_topic(before, now):
             self._lost(("made again", name, topic.id),
-                       f"topic {name!r} was deleted and made again after {_read(before)} was read of the old one; what was"
-                       " unread is lost", "start anew with another checkpoint")  # fmt: skip
+                       f"topic {name!r} was deleted and made again after {_read(before)} was read of the old one, or servers="
+                       " name another cluster; what was unread is lost", "start anew with another checkpoint")  # fmt: skip
             return now
         return self._continued(name, before, now)
 
@@ -115,8 +130,7 @@ class KafkaEnumerator(Enumerator):
         return positions.ranges(since, until, tasks)
 
     def exhausted(self, position: Position) -> bool:
-        until = self._memory.get("until")
-        return until is not None and not positions.parts(position, until)
+        return self._until is not None and not positions.parts(position, self._until)
 
     def committed(self, until: Position) -> None:
         if self._group is not None:
@@ -126,15 +140,6 @@ class KafkaEnumerator(Enumerator):
         self._cluster.close()
         if self._group is not None:
             self._group.close()
-
-
-def _no_further(end: Mapping[str, Any], until: Mapping[str, Any]) -> dict[str, Any]:
-    """The end of a topic, at most the offsets at which the stream was to stop. What is gone is planned all the same: its reader
-    counts it as lost, and the stream ends."""
-    if not positions.same_topic(end, until):
-        return dict(until)
-    last = positions.partitions(until).items()
-    return {ID: until.get(ID, ""), **{str(number): min(int(end.get(str(number), offset)), offset) for number, offset in last}}
 
 
 def _read(before: Mapping[str, Any]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from springtide.connectors.kafka.clients import Faults, Waiting, needed
 from springtide.connectors.kafka.positions import Part
 from springtide.errors import RunError
+from springtide.model.source import SourceUnavailable
 
 CHUNK_MESSAGES = 10_000
 """Limits the messages that a task has in memory as objects. Larger chunks are not faster."""
@@ -19,6 +20,8 @@ SAY_AFTER_S = 10.0
 SURE_S = 20.0
 """A topic that is missing or too short for a range must stay so for this time: a broker that has just started may say so."""
 AGAIN_S = 0.25
+ASK_AFTER_S = 2.0
+"""After this time without messages a reader asks whether the topic is still there: librdkafka says nothing of a deleted one."""
 
 GO_ON = 'Start anew with another checkpoint, or read on with on_data_loss="go on", which counts what is lost'
 
@@ -32,15 +35,19 @@ class Fetched(NamedTuple):
 
 
 class Fetch:
-    """The messages of a part. ``lenient``: losses are counted instead of raising RunError."""
+    """The messages of a part. ``lenient``: losses are counted instead of raising RunError. ``identify``: the id of the topic
+    now, None if there is none; it raises SourceUnavailable."""
 
-    def __init__(self, consumer: Any, part: Part, faults: Faults, lenient: bool) -> None:
+    def __init__(
+        self, consumer: Any, part: Part, faults: Faults, lenient: bool, identify: Callable[[], str | None]
+    ) -> None:  # fmt: skip
         self._consumer, self._part, self._faults, self._lenient = consumer, part, faults, lenient
+        self._identify = identify
         self._position = part.first
         self._end = float("inf") if part.last is None else part.last
         self._waiting = Waiting(f"Kafka {part.origin}")
         self._confluent = needed()
-        self._heard = self._doubtful = 0.0
+        self._heard = self._doubtful = self._asked = 0.0
 
     def __iter__(self) -> Iterator[Fetched]:
         try:
@@ -56,19 +63,38 @@ class Fetch:
         if good:
             self._hear()
             yield from self._taken(good)
-        elif time.monotonic() - self._heard > SAY_AFTER_S:
-            self._waiting.begins(self._faults)
+        else:
+            yield from self._silence()
         if len(good) < len(got):
             for message in got:
                 if message.error() is not None:
                     yield from self._answered(message.error(), message.offset())
+
+    def _silence(self) -> Iterator[Fetched]:
+        now = time.monotonic()
+        if now - self._heard > SAY_AFTER_S:
+            self._waiting.begins(self._faults)
+        if now - max(self._heard, self._asked) > ASK_AFTER_S:
+            yield from self._ask()
+            self._asked = time.monotonic()
+
+    def _ask(self) -> Iterator[Fetched]:
+        """Ask whether the topic is still the one whose records are wanted."""
+        try:
+            found = self._identify()
+        except SourceUnavailable:
+            return
+        if found is None:
+            yield from self._doubt("does not exist any more")
+        elif self._part.id and found not in ("", self._part.id):
+            yield from self._gone("was deleted and made again")
 
     def _taken(self, messages: list[Any]) -> Iterator[Fetched]:
         behind = messages[-1].offset() + 1
         if behind > self._end:  # a gap let the call reach beyond the range
             messages = [message for message in messages if message.offset() < self._end]
             behind = int(self._end)
-        self._position = behind
+        self._position, self._doubtful = behind, 0.0
         if messages:
             yield Fetched(messages, 0, behind)
 
@@ -117,6 +143,9 @@ class Fetch:
         if now - self._doubtful < SURE_S:
             self._assign(AGAIN_S)
             return
+        yield from self._gone(what)
+
+    def _gone(self, what: str) -> Iterator[Fetched]:
         rest = self._part.last
         if rest is None:
             raise RunError(f"Kafka {self._part.origin} {what}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,11 @@ from springtide.model.source import Range, Reader, Records, SourceUnavailable
 
 SAME_S = 5.0
 """A topic's id is compared again after this time. A topic that was made again has other records at the same offsets."""
+
+ASK_S = 3.0
+"""Limits the wait for the answer about a topic; a task asks again."""
+
+T = TypeVar("T")
 
 
 class KafkaReader(Reader):
@@ -42,8 +48,12 @@ class KafkaReader(Reader):
                 records.next = as_range([*rest, *parts[index + 1 :]])
                 yield records
 
+    def place(self, origin: str, number: int) -> Mapping[str, Any]:
+        topic, _, partition = origin.rpartition("/")
+        return {"topic": topic, "partition": int(partition), "offset": number}
+
     def _fetched(self, part: Part) -> Iterator[Fetched]:
-        if part.id and self._id(part.topic) not in ("", part.id):
+        if part.id and self._id(part) not in (None, "", part.id):
             old = f"records {part.first} to {part.last} of the old one"
             what = f"Kafka {part.origin}: the topic was deleted and made again, and {old}"
             if not self._lenient:
@@ -51,7 +61,7 @@ class KafkaReader(Reader):
             end = part.first if part.last is None else part.last
             yield Fetched([], end - part.first, end)
             return
-        yield from Fetch(self._opened(), part, self._faults, self._lenient)
+        yield from Fetch(self._opened(), part, self._faults, self._lenient, partial(self._identify, part.topic))
 
     def _records(self, part: Part, fetched: Fetched) -> Records:
         if not fetched.messages:
@@ -64,33 +74,21 @@ class KafkaReader(Reader):
         """Decode; wait as long as a schema registry cannot be reached."""
         if self._decoding is None:
             self._decoding = self._layout.opened(self._connection)
-        waiting = Waiting("Kafka")
-        while True:
-            try:
-                decoded = self._decoding.decode(messages)
-            except SourceUnavailable as error:
-                waiting.begins(error)
-                time.sleep(AGAIN_S)
-            else:
-                waiting.ends()
-                return decoded
+        return _patiently("Kafka", partial(self._decoding.decode, messages))
 
-    def _id(self, topic: str) -> str:
-        """The topic's id now; "" if there is no such topic, which the fetch finds out."""
-        known, at = self._ids.get(topic, ("", float("-inf")))
-        if time.monotonic() - at < SAME_S:
+    def _id(self, part: Part) -> str | None:
+        """The id of the part's topic now; None if there is no such topic, which the fetch finds out."""
+        known, at = self._ids.get(part.topic, ("", float("-inf")))
+        if known == part.id and time.monotonic() - at < SAME_S:
             return known
-        waiting = Waiting(f"Kafka {topic}")
-        while True:
-            try:
-                found = self._cluster.described([topic]).get(topic, ("", []))[0]
-            except SourceUnavailable as error:
-                waiting.begins(error)
-                time.sleep(AGAIN_S)
-            else:
-                waiting.ends()
-                self._ids[topic] = (found, time.monotonic())
-                return found
+        return _patiently(f"Kafka {part.topic}", partial(self._identify, part.topic))
+
+    def _identify(self, topic: str) -> str | None:
+        found = self._cluster.described([topic], ASK_S).get(topic)
+        if found is None:
+            return None
+        self._ids[topic] = (found[0], time.monotonic())
+        return found[0]
 
     def _opened(self) -> Any:
         if self._consumer is None:
@@ -110,3 +108,17 @@ class KafkaReader(Reader):
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+
+def _patiently(what: str, ask: Callable[[], T]) -> T:
+    """Ask until there is an answer."""
+    waiting = Waiting(what)
+    while True:
+        try:
+            answer = ask()
+        except SourceUnavailable as error:
+            waiting.begins(error)
+            time.sleep(AGAIN_S)
+        else:
+            waiting.ends()
+            return answer

@@ -15,11 +15,14 @@ import numpy.typing as npt
 from springtide.connectors.kafka import meta as metas
 from springtide.connectors.kafka.clients import Connection
 from springtide.connectors.kafka.values import decoder_of
-from springtide.errors import RecordError
+from springtide.errors import OptionError, RecordError, RunError, SetupError
 from springtide.model.source import Rejected, SourceUnavailable
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MICROSECOND = datetime.timedelta(microseconds=1)
+
+NOT_THE_RECORDS = (OptionError, RunError, SetupError)
+"""Errors in decoding that are no fault of the record."""
 
 MSGSPEC_CACHE = "__msgspec_cache__"
 
@@ -56,7 +59,7 @@ class Layout:
         try:
             self.opened(connection)
         finally:
-            for kind, _ in self.hints:
+            for kind in {base for each, _ in self.hints for base in each.__mro__}:
                 if MSGSPEC_CACHE in vars(kind):
                     delattr(kind, MSGSPEC_CACHE)
 
@@ -117,7 +120,7 @@ class Decoding:
             try:
                 values.append(self._one(message))
                 decoded.append(message)
-            except SourceUnavailable:
+            except (SourceUnavailable, *NOT_THE_RECORDS):  # no fault of the record
                 raise
             except Exception as error:  # noqa: BLE001  it becomes a dead letter
                 rejected.append(Rejected(_place(message), message.value() or b"", error))
@@ -125,13 +128,16 @@ class Decoding:
 
     def _times(self, messages: Sequence[Any], values: Sequence[Any]) -> npt.NDArray[np.int64] | None:
         """Creation times in microseconds; None if a message has none, as those of very old brokers."""
-        times = np.fromiter((message.timestamp()[1] for message in messages), np.int64, len(messages)) * 1000
+        times = np.fromiter((message.timestamp()[1] for message in messages), np.int64, len(messages))
+        unknown = times < 0
+        times *= 1000
         if self._created is not None:
             for index, value in enumerate(values):
                 at = getattr(value, self._created)
                 if at is not None:
                     times[index] = (at.replace(tzinfo=at.tzinfo or datetime.UTC) - EPOCH) // MICROSECOND
-        return None if (times < 0).any() else times
+                    unknown[index] = False
+        return None if unknown.any() else times
 
 
 def _place(message: Any) -> dict[str, Any]:
@@ -153,11 +159,16 @@ def hints_of(record: type) -> list[tuple[type, Hints]]:
 
 
 def _resolve(kind: type, hints: Hints) -> None:
-    """Let a class know its types, if it was pickled by value and their names mean nothing here."""
+    """Restore what a class loses that is pickled by value: the types whose names mean nothing here, and which fields have no
+    default. dataclasses marks those by an object, of which pickling makes another; they then seem to have it as a default."""
     try:
         typing.get_type_hints(kind)
     except NameError:
         kind.__annotations__ = dict(hints)
+    for each in dataclasses.fields(kind):
+        for place in ("default", "default_factory"):
+            if isinstance(getattr(each, place), type(dataclasses.MISSING)):
+                setattr(each, place, dataclasses.MISSING)
 
 
 def _without(record: type, types: Hints, meta: Mapping[str, str]) -> type:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import ssl
 import urllib.error
@@ -11,7 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from springtide.errors import RunError
+from springtide.errors import OptionError, RunError
 from springtide.model.source import SourceUnavailable
 
 HEADER = 5
@@ -40,7 +41,7 @@ class Registry:
         """A schema, and before it those that it refers to, in their order."""
         if number not in self._known:
             found = self._get(f"/schemas/ids/{number}")
-            self._known[number] = (found["schema"], self._referred(found))
+            self._known[number] = found["schema"], self._referred(found)
         return self._known[number]
 
     def _referred(self, found: Mapping[str, Any]) -> list[str]:
@@ -54,16 +55,29 @@ class Registry:
         asked = urllib.request.Request(self._url + path)  # noqa: S310  the scheme was checked when the source was declared
         login = self._settings.get("basic.auth.user.info")
         if login:
-            asked.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
-        authority = self._settings.get("ssl.ca.location")
-        context = ssl.create_default_context(cafile=authority) if authority else None
+            # another server, to which an answer may lead, does not get it
+            asked.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
         try:
-            with urllib.request.urlopen(asked, timeout=ANSWER_S, context=context) as answer:  # noqa: S310
-                return json.load(answer)
+            with urllib.request.urlopen(asked, timeout=ANSWER_S, context=self._trust()) as answer:  # noqa: S310
+                found = json.load(answer)
         except urllib.error.HTTPError as error:
             raise self._refused(path, error) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise SourceUnavailable(f"the schema registry at {self._url} cannot be reached: {error}") from None
+        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
+            raise SourceUnavailable(f"the schema registry at {self._url} answers {path} without a schema")
+        return found
+
+    def _trust(self) -> ssl.SSLContext | None:
+        authority = self._settings.get("ssl.ca.location")
+        if not authority:
+            return None
+        try:
+            return ssl.create_default_context(cafile=authority)
+        except OSError as error:
+            raise OptionError(
+                f"kafka: {authority} cannot be read: {error}; correct schema.registry.ssl.ca.location in config="
+            ) from None
 
     def _refused(self, path: str, error: urllib.error.HTTPError) -> Exception:
         with error:

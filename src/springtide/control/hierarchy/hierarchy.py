@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -73,13 +73,9 @@ class Hierarchy:
     migrate_above: float = 0.8
     delays: Delays = field(default_factory=dict)
 
-    if TYPE_CHECKING:
-        name: ClassVar[str]
-    else:
-
-        @property
-        def name(self) -> str:
-            return f"{self.policy.name}, granted by {self.grant.name}"
+    @property
+    def name(self) -> str:
+        return f"{self.policy.name}, granted by {self.grant.name}"
 
     def __post_init__(self) -> None:
         for word in ("operator_period_s", "application_period_s", "settle_s"):

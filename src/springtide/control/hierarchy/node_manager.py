@@ -60,7 +60,6 @@ class NodeManager:
 
 
 def hosted_by(snapshot: Snapshot) -> dict[str, list[tuple[str, int]]]:
-    """The replicas on each node."""
     found: dict[str, list[tuple[str, int]]] = {node.name: [] for node in snapshot.nodes}
     for operator in snapshot.operators:
         for place, replica in enumerate(operator.replicas):

@@ -6,8 +6,8 @@ The simulator
     engine       elastic executors in numbers: shards on cores, cores on nodes
     state        where shards, cores and executors are
     moves        shards that change cores
-    control      the balancer of every executor, and the scheduler of all
-    book         what is noted of every step
+    control      the balancer of each executor, and the scheduler of all
+    history      the measurements of every step
 
 The paper
     setup        its set-ups: the micro-benchmark and the stock exchange

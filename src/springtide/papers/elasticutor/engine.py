@@ -1,12 +1,11 @@
-"""Elastic executors in numbers: shards on cores, cores on nodes, and what moving them costs (Elasticutor, sections 3 to 5).
+"""The simulator of elastic executors: shards on cores, cores on nodes, and the costs of moves (Elasticutor, sections 3 to 5).
 
-Tuples flow, they are not counted one by one: 256 cores do 256,000 a second. The state of the cluster is brought forward in
-steps of 20 ms. In a step every executor serves what is in its queue, at most what its most loaded core allows, as one receiver
-sends the tuples on in the order in which they came; and no more than the interfaces of the nodes it uses carry. The source
-sends as much as leaves room in every queue: one full queue holds up all of them, as in Storm. What a tuple costs is its mean;
-the spread around it is left out, so what waits is what does not fit, not what comes unevenly.
+Tuples are a fluid, as 256 cores process 256,000 a second. The simulation advances in steps of 20 ms. In a step every executor
+serves its queue, limited by its most loaded core, as one receiver passes the tuples on in order, and by the interfaces of its
+nodes. The source sends as much as fits in every queue: a full queue stops all of them, as in Storm. All tuples of an operator
+cost its mean. Waiting results from overload alone, and never from variation.
 
-The paradigms differ in what is one executor and what moves between whom:
+The paradigms differ in the executors and in the moves between them:
 
     static            a core is an executor, shards stay where they are
     resource-centric  a core is an executor; shards move between all cores of an operator, while the source stands still
@@ -25,22 +24,22 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.errors import OptionError
-from springtide.papers.elasticutor.book import Book, percentile
 from springtide.papers.elasticutor.control import balance, schedule
+from springtide.papers.elasticutor.history import History, percentile
 from springtide.papers.elasticutor.moves import OneByOne, Stopping
-from springtide.papers.elasticutor.state import State
+from springtide.papers.elasticutor.state import ExecutorState
 
 Floats = npt.NDArray[np.float64]
 
 PARADIGMS = ("static", "resource-centric", "naive-ec", "elasticutor")
 STEP_S = 0.02
 WARM_UP_S = 30.0
-"""Not measured. At ω = 2 the keys are shuffled when it ends."""
+"""The length of the warm-up, which is not measured. At ω = 2 it ends with a shuffle of the keys."""
 
 
 @dataclass(frozen=True)
-class Operator:
-    """``per_tuple``: how many tuples it gets for each of the source's. ``bytes_out``: what it sends on for each, in all."""
+class ElasticOperator:
+    """``per_tuple``: its input tuples per source tuple. ``bytes_out``: its output for each of its own, in total."""
 
     cost_s: float = 0.001
     bytes_in: float = 128.0
@@ -52,7 +51,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Keys:
-    """Which part of the source's tuples each key has: ``shares`` yields it anew every so many seconds. Told apart by name."""
+    """The distribution of the keys: ``shares`` yields it anew every ``every_s`` seconds. Keys are identified by their name."""
 
     name: str
     shares: Callable[[np.random.Generator], Iterator[Floats]] = field(compare=False)
@@ -61,29 +60,29 @@ class Keys:
 
 @dataclass(frozen=True)
 class Elastic:
-    """The set-up of section 5.1. Where the paper is silent it is said where a number is from."""
+    """The set-up of section 5.1. Where the paper is silent, a comment gives the origin of the number."""
 
     paradigm: str
     keys: Keys
-    operators: tuple[Operator, ...] = (Operator(),)
-    executors: int = 32  # y, of each operator
-    shards: int = 256  # z, of each executor; an operator has y·z of them in every paradigm
+    operators: tuple[ElasticOperator, ...] = (ElasticOperator(),)
+    executors: int = 32  # y, executors of each operator
+    shards: int = 256  # z, shards of each executor; an operator has y·z shards in every paradigm
     nodes: int = 32
     cores_per_node: int = 8
-    cores: int | None = None  # of all there are, these may be used
-    upstream: int = 32  # executors that send
-    offered: float = math.inf  # tuples per second that they make; all that is taken, if nothing else is said
+    cores: int | None = None  # the limit of usable cores
+    upstream: int = 32  # upstream executors
+    offered: float = math.inf  # tuples per second that they produce; by default as many as are accepted
     interface: float = 125e6  # bytes/s in each direction: 1 Gbit/s
-    queue: int = 1024  # tuples before an executor, Storm's default
-    core_queue: int = 64  # and before each core of an elastic one, by the authors' code
-    buffer: int = 1024  # tuples that wait in each sender, Storm's default
-    pending: int = 2  # tuples before a core when its shard is moved: at 1 ms each the 2 ms of figure 12(a)
+    queue: int = 1024  # the queue of an executor in tuples, Storm's default
+    core_queue: int = 64  # the queue of each core of an elastic executor, from the authors' code
+    buffer: int = 1024  # the buffer of each sender in tuples, Storm's default
+    pending: int = 2  # tuples queued at a core when a shard moves: at 1 ms each the 2 ms of figure 12(a)
     message_s: float = 0.002  # to stop or resume one sender, resource-centric only: as long as a labelling tuple takes
     balance_s: float = 0.5
-    schedule_s: float = 2.0  # by the authors' code; the paper does not tell
+    schedule_s: float = 2.0  # from the authors' code; the paper does not state it
     target_s: float = 0.0  # T_max of the scheduler; 0: all cores are used
-    from_any: bool = False  # line 7 of algorithm 1 to the letter
-    seconds: float = 60.0  # measured, after the warm-up
+    from_any: bool = False  # takes line 7 of algorithm 1 literally
+    seconds: float = 60.0  # after the warm-up
 
     def __post_init__(self) -> None:
         if self.paradigm not in PARADIGMS:
@@ -95,11 +94,11 @@ class Elastic:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """What was measured after the warm-up; the series have a value for every second, not a number where nothing was sent.
+class ElasticResult:
+    """The measurements after the warm-up. The series have a value for each second; it is NaN where nothing was sent.
 
-    Latency is from when a sender took a tuple up. ``moves``: [moves, 3] whether between nodes, seconds to synchronise and to
-    migrate. ``migrated``: bytes of state, ``remote``: bytes of tuples between executors and their remote cores, per second.
+    Latency counts from the sender's buffer on. ``moves``: [moves, 3] whether between nodes, seconds of synchronisation and of
+    migration. ``migrated``: bytes per second of state; ``remote``: of tuples between executors and their remote cores.
     """
 
     throughput: float  # the source's tuples per second
@@ -113,12 +112,12 @@ class Result:
     remote: float
 
 
-def run(setup: Elastic, seed: int = 0) -> Result:
-    state = State.of(setup, np.random.default_rng([seed, *b"hash"]))
+def run(setup: Elastic, seed: int = 0) -> ElasticResult:
+    state = ExecutorState.of(setup, np.random.default_rng([seed, *b"hash"]))
     shares, chance = setup.keys.shares(np.random.default_rng([seed, *b"keys"])), np.random.default_rng([seed, *b"cores"])
     moves = OneByOne(setup, state) if setup.elastic else Stopping(setup, state)
     steps = round((WARM_UP_S + setup.seconds) / STEP_S)
-    book = Book(steps, len(state.home))
+    book = History(steps, len(state.home))
     changes, ticks, schedules = 0, 0, 0
     for step in range(steps):
         now = step * STEP_S
@@ -134,13 +133,13 @@ def run(setup: Elastic, seed: int = 0) -> Result:
             balance(state, moves)
         moves.advance(STEP_S)
         _flow(setup, state, moves)
-        book.note(step, state, moves.taken)
+        book.add(step, state, moves.taken)
         state.hand_over()
     return _result(setup, book, moves)
 
 
-def _flow(setup: Elastic, state: State, moves: OneByOne | Stopping) -> None:
-    """One step: the senders send what they have and what finds room, and every executor serves what it can."""
+def _flow(setup: Elastic, state: ExecutorState, moves: OneByOne | Stopping) -> None:
+    """One step: the senders send what they have and the queues accept, and every executor serves its queue."""
     capacity = state.capacity(moves.claimed) * moves.open
     room = (state.room - state.waiting) / STEP_S + capacity
     used = state.per_tuple > 0
@@ -150,7 +149,7 @@ def _flow(setup: Elastic, state: State, moves: OneByOne | Stopping) -> None:
     state.pass_on(rate, np.minimum(state.waiting + rate * STEP_S * state.per_tuple, capacity * STEP_S), STEP_S)
 
 
-def _result(setup: Elastic, book: Book, moves: OneByOne | Stopping) -> Result:
+def _result(setup: Elastic, book: History, moves: OneByOne | Stopping) -> ElasticResult:
     first, second = round(WARM_UP_S / STEP_S), round(1 / STEP_S)
     blocked, inside = book.latencies(STEP_S)
     blocked, inside = blocked[first:], inside[first:]
@@ -161,22 +160,22 @@ def _result(setup: Elastic, book: Book, moves: OneByOne | Stopping) -> Result:
         return np.array([part(slice(k * second, (k + 1) * second)) for k in range(seconds)])
 
     def mean(span: slice) -> float:
-        """Of a tuple of the source: at its sender once, and at every executor that it comes to (equation 1)."""
+        """The latency of a source tuple: at its sender once, and at every executor on its way (equation 1)."""
         whole = tuples[span].sum()
         spent = float(blocked[span] @ tuples[span]) + float((inside[span] * sent[span]).sum())
         return spent / whole if whole > 0 else math.nan
 
     def p99(span: slice) -> float:
-        """Of a tuple at one executor."""
+        """The 99th percentile of a tuple at an executor."""
         return percentile(inside[span] + blocked[span, None], sent[span], 0.99)
 
     def known(latency_s: float) -> float:
-        """Where nothing was sent all the time, it was all the time at least."""
+        """If nothing was sent at all, the latency is at least the whole time."""
         return setup.seconds if math.isnan(latency_s) else latency_s
 
-    return Result(
+    return ElasticResult(
         float(book.done[first:].mean()), known(mean(slice(None))), known(p99(slice(None))),
         each(lambda span: float(book.done[first:][span].mean())), each(mean), each(p99),
-        np.array([one[1:] for one in moves.done if one[0] >= WARM_UP_S]).reshape(-1, 3),
+        np.array([move[1:] for move in moves.done if move[0] >= WARM_UP_S]).reshape(-1, 3),
         float(book.taken[first:].sum() / setup.seconds), float(book.remote[first:].mean()),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from springtide.papers.elasticutor.engine import Result
+from springtide.papers.elasticutor.engine import ElasticResult
 from springtide.papers.elasticutor.rows import RATE, above, below, between, found
 from springtide.papers.elasticutor.setup import CENTRIC, ELASTIC, NAIVE, SENT, STATIC, Lab, exchange, loaded
 from springtide.papers.rows import Claim, Row
@@ -37,7 +37,7 @@ def _offered(lab: Lab) -> float:
     return SENT * lab.throughput(exchange(ELASTIC))
 
 
-def _tail_s(result: Result) -> float:
+def _tail_s(result: ElasticResult) -> float:
     """The mean of the 99th percentiles of each second in which tuples were sent."""
     percentiles = result.p99s_s[~np.isnan(result.p99s_s)]
     return float(percentiles.mean()) if len(percentiles) else result.p99_s
@@ -65,7 +65,7 @@ def figure_19(lab: Lab) -> list[Row]:
 
 
 def table_2(lab: Lab) -> list[Row]:
-    """Table 2 with spare cores, and under a load that uses all cores; there also with line 7 of algorithm 1 taken literally."""
+    """Table 2 with spare cores, and with all cores in use; the latter also with line 7 of algorithm 1 taken literally."""
     made = []
     rate = _offered(lab)
     loads = {
@@ -115,7 +115,7 @@ def scheduling_times(repetitions: int = 20) -> list[Row]:
 
 
 def scheduling_s(nodes: int, repetitions: int) -> list[float]:
-    """The seconds of each of several schedules, with new random loads for each, a quarter up or down."""
+    """The seconds that each schedule takes. Each has new random loads, with a deviation of a quarter."""
     rng = np.random.default_rng(nodes)
     count, total = EXECUTORS_PER_NODE * nodes, CORES_PER_NODE * nodes
     home = np.arange(count) % nodes

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from springtide.papers.elasticutor.engine import Elastic, Result
+from springtide.papers.elasticutor.engine import Elastic, ElasticResult
 from springtide.papers.elasticutor.rows import RATE, above, below, between, found, panel
 from springtide.papers.elasticutor.setup import CENTRIC, ELASTIC, KB, MB, STATIC, THREE, Lab, micro
 from springtide.papers.rows import Row
@@ -72,7 +72,7 @@ def figure_6(lab: Lab) -> list[Row]:
     ]  # fmt: skip
 
 
-def recoveries(result: Result, every: int = 30) -> list[float]:
+def recoveries(result: ElasticResult, every: int = 30) -> list[float]:
     """The seconds after each shuffle during which the throughput is below 95 % of its final value."""
     made = []
     for first in range(0, len(result.throughputs) - every + 1, every):
@@ -173,7 +173,7 @@ def figure_10(lab: Lab) -> list[Row]:
     return made
 
 
-def _mean_ms(results: Sequence[Result], between_nodes: bool | None, column: int) -> list[float]:
+def _mean_ms(results: Sequence[ElasticResult], between_nodes: bool | None, column: int) -> list[float]:
     """The times of a move's synchronisation (1) or migration (2), for each run with such moves."""
     runs = [result.moves for result in results]
     chosen = [moves if between_nodes is None else moves[moves[:, 0] == between_nodes] for moves in runs]

@@ -1,10 +1,10 @@
-"""Shards that change cores: pause, let the pending tuples finish, move the state if the node is another, resume (section 3.2).
+"""Moves of shards to other cores: pause, finish the pending tuples, move the state if the node changes, resume (section 3.2).
 
-``OneByOne``: every executor moves its own shards, one after another, while everything else goes on. ``Stopping``: the
-operator's table is in all senders, so that for each shard all of them are stopped, the queue of the shard's core is emptied
-and all are resumed; by the authors' code one shard after another, the state going over the controller, that is twice.
+``OneByOne``: every executor moves its own shards, one after another, while everything else continues. ``Stopping``: the routing
+table of an operator is in all senders, so for each shard all senders stop, the queue of its core drains, and all resume. As in
+the authors' code, one shard moves at a time, and its state crosses the network twice, through the controller.
 
-State takes a fair share of the interfaces that it crosses: what the tuples leave, or as much as one more flow would get.
+State migrates at a fair share of the interfaces: what tuples leave, or the bandwidth of one more flow if that is higher.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from springtide.papers.elasticutor.engine import Elastic
-    from springtide.papers.elasticutor.state import State
+    from springtide.papers.elasticutor.state import ExecutorState
 
 Floats = npt.NDArray[np.float64]
 
 
 class Move:
-    """A shard on its way to a core; what is left of its synchronisation (s) and its state (bytes), and what both took."""
+    """A move of a shard to a core: the remaining synchronisation (s) and state (bytes), and the time of both so far."""
 
     __slots__ = ("bytes_left", "core", "migrating_s", "shard", "sync_left", "sync_s")
 
@@ -35,12 +35,13 @@ class Move:
 
 
 class _Moves:
-    """``open``: the share of the last step in which each executor's receiver went on. ``claimed``: bytes per second of each
-    node's interface, in and out, that state took; ``taken``: bytes in all. ``done``: when, if between nodes, both times."""
+    """``open``: by executor, the share of the last step in which its receiver ran. ``claimed``: by node, the bytes per second
+    of state in and out. ``taken``: bytes of state in the step. ``done``: by move, its end, whether it was between nodes, and
+    both times."""
 
     stopped = False
 
-    def __init__(self, setup: Elastic, state: State) -> None:
+    def __init__(self, setup: Elastic, state: ExecutorState) -> None:
         self.setup, self.state, self.now = setup, state, 0.0
         self.queues: list[deque[Move]] = [deque() for _ in range(state.groups)]
         self.all_open = self.open = np.ones(len(state.home))
@@ -56,12 +57,12 @@ class _Moves:
         self.queues[group].extend(Move(int(shard), int(core)) for shard, core in zip(shards, cores, strict=True))
 
     def spare(self, cores: npt.NDArray[np.int64]) -> None:
-        """No further shards go to these cores."""
+        """Cancel the moves to these cores."""
         for queue in self.queues:
-            kept = [move for k, move in enumerate(queue) if move.core not in cores or (k == 0 and move.sync_left >= 0)]
-            if len(kept) < len(queue):
+            remaining = [move for k, move in enumerate(queue) if move.core not in cores or (k == 0 and move.sync_left >= 0)]
+            if len(remaining) < len(queue):
                 queue.clear()
-                queue.extend(kept)
+                queue.extend(remaining)
 
     def undisturbed(self) -> bool:
         return True
@@ -91,7 +92,7 @@ class OneByOne(_Moves):
         self.now += step_s
 
     def _rates(self, active: list[int]) -> dict[int, float]:
-        """Bytes per second that each executor's current move gets, if it is between nodes."""
+        """The bytes per second of each executor's current move between nodes."""
         ends = {g: self._ends(self.queues[g][0]) for g in active}
         away = [pair for pair in ends.values() if pair[0] != pair[1]]
         flows_out = np.bincount([pair[0] for pair in away], minlength=self.state.nodes)
@@ -127,8 +128,8 @@ class OneByOne(_Moves):
                 self._finish(move, self.now + step_s - left)
 
     def _blocked(self, move: Move, spent: float) -> float:
-        """Seconds of the last ``spent`` in which the receiver waited. There is one, and it keeps the order: it goes on until
-        the first tuple of the paused shard comes, which after τ seconds has not happened with a chance of e^(-rate·τ)."""
+        """The seconds of the last ``spent`` in which the receiver waited. It passes tuples on in order until the first one of
+        the paused shard comes; the probability that none has come after τ seconds is e^(-rate·τ)."""
         rate = self.state.last_rate * float(self.state.share[move.shard])
         until = move.sync_s + move.migrating_s
         if rate <= 0:
@@ -137,12 +138,12 @@ class OneByOne(_Moves):
 
 
 class Stopping(_Moves):
-    def __init__(self, setup: Elastic, state: State) -> None:
+    def __init__(self, setup: Elastic, state: ExecutorState) -> None:
         super().__init__(setup, state)
         self._disturbed = False
 
     def undisturbed(self) -> bool:
-        """Whether the source ran all the time since this was last asked."""
+        """Whether the source ran without a stop since the last call."""
         calm, self._disturbed = not self._disturbed, any(self.queues)
         return calm
 
@@ -158,7 +159,7 @@ class Stopping(_Moves):
         self.now += step_s
 
     def _work_off(self, move: Move, left: float) -> tuple[float, bool]:
-        """What is left of the time, and whether the shard is there."""
+        """Returns the rest of the step, and whether the move is finished."""
         state, whole = self.state, self.setup.interface
         source, target = self._ends(move)
         if move.sync_left < 0:
@@ -168,11 +169,11 @@ class Stopping(_Moves):
         move.sync_left, move.sync_s, left = move.sync_left - spent, move.sync_s + spent, left - spent
         if move.sync_left > 0:
             return 0.0, False
-        if state.waiting[state.station_of[state.shard_core[move.shard]]] > 1e-6:  # it is emptied while the step goes on
+        if state.waiting[state.station_of[state.shard_core[move.shard]]] > 1e-6:  # the queue drains during the step
             move.sync_s += left
             return 0.0, False
         took = min(left, move.bytes_left / whole)
         size = move.bytes_left if took < left else took * whole
         move.bytes_left, move.migrating_s, left = move.bytes_left - size, move.migrating_s + took, left - took
-        self.taken += size / 2  # the same bytes, twice
+        self.taken += size / 2  # each byte crosses the network twice
         return left, move.bytes_left <= 0

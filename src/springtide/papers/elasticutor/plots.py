@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from springtide.errors import SetupError
 from springtide.papers.elasticutor.exchange import FOUR
 from springtide.papers.elasticutor.experiments import Experiment
 from springtide.papers.elasticutor.setup import ELASTIC, THREE, Lab, exchange, micro
 from springtide.papers.rows import Row
+from springtide.record.canvas import canvas, saved, tidy
 
 # Okabe and Ito's colours, which people with any common colour blindness can distinguish.
 COLOURS = {"static": "#999999", "resource-centric": "#E69F00", "naive-ec": "#009E73", "elasticutor": "#0072B2"}
@@ -24,30 +24,23 @@ _MOST = 3
 
 def draw(experiment: Experiment, rows: Sequence[Row], lab: Lab, folder: Path) -> Path | None:
     """Draw an experiment into ``folder``; None if it has no plot."""
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ImportError:
-        raise SetupError("plots need matplotlib; pip install 'springtide[plot]'") from None
     panels = _panels(rows)
     over_time = experiment.name in ("figure 7", "figure 19")
     if not panels and not over_time:
         return None
     down = 1 if over_time else -(-len(panels) // _MOST)
-    canvas = Canvas(figsize=(11, 3.2 * down + 0.6), layout="constrained")  # no pyplot: it would keep every figure for ever
+    whole = canvas(11, 3.2 * down + 0.6)
     if over_time:
-        _seconds(canvas.subplots(), experiment, lab)
+        _seconds(whole.subplots(), experiment, lab)
     else:
-        places = np.ravel(canvas.subplots(down, min(_MOST, len(panels)), squeeze=False))
+        places = np.ravel(whole.subplots(down, min(_MOST, len(panels)), squeeze=False))
         for axes, ((name, unit), lines) in zip(places, panels.items(), strict=False):
             _lines(axes, experiment, name, unit, lines)
         for axes in places[len(panels) :]:
             axes.set_axis_off()
-    canvas.suptitle(f"Elasticutor, {experiment.name}: {experiment.title}", x=0.01, ha="left", fontsize=11)
-    folder.mkdir(parents=True, exist_ok=True)
+    whole.suptitle(f"Elasticutor, {experiment.name}: {experiment.title}", x=0.01, ha="left", fontsize=11)
     kind, number = experiment.name.split()
-    path = folder / f"elasticutor-{kind}-{int(number):02d}.png"
-    canvas.savefig(path, dpi=130)
-    return path
+    return saved(whole, folder / f"elasticutor-{kind}-{int(number):02d}.png")
 
 
 def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
@@ -84,7 +77,7 @@ def _lines(axes: Any, experiment: Experiment, name: str, unit: str, lines: dict[
 
 
 def _seconds(axes: Any, experiment: Experiment, lab: Lab) -> None:
-    """The first seed's throughput, from second to second; the keys are shuffled at 0 and every 30 s in figure 7."""
+    """The throughput of the first seed over time; figure 7 shuffles the keys at 0 s and every 30 s."""
     setups = {p: micro(p) for p in THREE} if experiment.name == "figure 7" else {p: exchange(p) for p in FOUR}
     for series, setup in setups.items():
         rates = lab.runs(setup)[0].throughputs
@@ -97,7 +90,5 @@ def _seconds(axes: Any, experiment: Experiment, lab: Lab) -> None:
 
 
 def _tidy(axes: Any) -> None:
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
     axes.legend(frameon=False, fontsize=7)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from springtide.papers.elasticutor.engine import Elastic, Keys, Operator, Result, run
+from springtide.papers.elasticutor.engine import Elastic, ElasticOperator, ElasticResult, Keys, run
 
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[str], None]
@@ -74,7 +74,7 @@ def micro(
     paradigm: str, omega: float = 2.0, skew: float = SKEW, cost_ms: float = 1.0, size: float = 128.0, state: float = 32 * KB,
     executors: int = 32, shards: int = 256, upstream: int = 32,
 ) -> Elastic:  # fmt: skip
-    operator = Operator(cost_ms / 1000, size, 0.0, state)
+    operator = ElasticOperator(cost_ms / 1000, size, 0.0, state)
     return Elastic(paradigm, shuffled(skew, omega), (operator,), executors, shards, upstream=upstream)
 
 
@@ -88,9 +88,9 @@ def exchange(paradigm: str, nodes: int = 32) -> Elastic:
     executors = nodes // 4
     shards = executors * 256
     cost_s = WORK_S / (1 + STATISTICS + EVENTS)
-    transactor = Operator(cost_s, ORDER, (STATISTICS + EVENTS) * TRANSACTION, 300e6 / shards)
-    statistic = Operator(cost_s, TRANSACTION, 0.0, 300e6 / shards, from_source=False)
-    event = Operator(cost_s, TRANSACTION, 0.0, 10e6 / shards, from_source=False)
+    transactor = ElasticOperator(cost_s, ORDER, (STATISTICS + EVENTS) * TRANSACTION, 300e6 / shards)
+    statistic = ElasticOperator(cost_s, TRANSACTION, 0.0, 300e6 / shards, from_source=False)
+    event = ElasticOperator(cost_s, TRANSACTION, 0.0, 10e6 / shards, from_source=False)
     return Elastic(
         paradigm, traded(), (transactor, *(statistic,) * STATISTICS, *(event,) * EVENTS), executors=executors, nodes=nodes
     )
@@ -108,15 +108,15 @@ class Lab:
     seeds: int = 1
     seconds: float = 60.0
     progress: Progress = lambda _: None
-    _results: dict[Elastic, list[Result]] = field(default_factory=dict)
+    _results: dict[Elastic, list[ElasticResult]] = field(default_factory=dict)
 
-    def runs(self, setup: Elastic) -> list[Result]:
+    def runs(self, setup: Elastic) -> list[ElasticResult]:
         setup = replace(setup, seconds=self.seconds)
         if setup not in self._results:
             self._results[setup] = [self._run(setup, seed) for seed in range(self.seeds)]
         return self._results[setup]
 
-    def _run(self, setup: Elastic, seed: int) -> Result:
+    def _run(self, setup: Elastic, seed: int) -> ElasticResult:
         self.progress(f"{setup.paradigm}, seed {seed}")
         return run(setup, seed)
 

@@ -1,8 +1,8 @@
-"""Where shards, cores and executors are, and what each can carry: the state that ``engine`` brings forward.
+"""The state of ``engine``: the places of shards, cores and executors, and their capacities.
 
-A *group* is what shards move within: an executor, or, where a core is an executor, an operator. A *station* is what has a
-queue: an executor in both cases. Loads are per tuple of the source: a station whose most loaded core has a load of 5 µs keeps
-up with 200,000 tuples a second.
+Shards move within a *group*: an executor or, in paradigms with an executor per core, an operator. A *station* has a queue: it
+is an executor in both cases. Loads are per source tuple: a station whose most loaded core has a load of 5 µs processes 200,000
+tuples a second.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_AT_ONCE = 1e12
-"""Tuples per second: more than there are."""
+_UNLIMITED = 1e12
+"""A rate in tuples per second above all others: that of a station without input."""
 
 
-class State:
+class ExecutorState:
     def __init__(self, setup: Elastic, core_node: Ints, core_group: Ints, home: Ints, rng: np.random.Generator) -> None:
         self.setup, self.nodes = setup, setup.nodes
         self.core_node, self.core_group, self.core_next = core_node, core_group, core_group.copy()
-        self.home = home  # of each station
+        self.home = home  # by station
         operators, per_operator = len(setup.operators), setup.executors * setup.shards
         self.groups = operators * (setup.executors if setup.elastic else 1)
         self.per_group = operators * per_operator // self.groups
-        """Shards of a group; they stand beside each other."""
+        """Shards of a group, which have consecutive numbers."""
         self.shard_group = np.arange(operators * per_operator) // self.per_group
 
         def of_shards(name: str) -> Floats:
-            return np.repeat([float(getattr(one, name)) for one in setup.operators], per_operator)
+            return np.repeat([float(getattr(operator, name)) for operator in setup.operators], per_operator)
 
         self.cost_s, self.state_bytes = of_shards("cost_s"), of_shards("state_bytes")
         self.bytes_in, self.bytes_out = of_shards("bytes_in"), of_shards("bytes_out")
-        self.source_bytes = sum(one.per_tuple * one.bytes_in for one in setup.operators if one.from_source)
+        self.source_bytes = sum(o.per_tuple * o.bytes_in for o in setup.operators if o.from_source)
         self._hash: list[Ints] = []
         self._rng = rng
         cores = map(self.cores_of, range(self.groups))
-        self.shard_core = np.concatenate([one[np.arange(self.per_group) * len(one) // self.per_group] for one in cores])
+        self.shard_core = np.concatenate([own[np.arange(self.per_group) * len(own) // self.per_group] for own in cores])
         stations = len(home)
-        self.waiting, self.sent, self.served = (np.zeros(stations) for _ in range(3))  # tuples: now, and in the last step
-        self.share = np.zeros(len(self.shard_core))  # tuples of a shard per tuple of the source
-        self._since = 0.0  # tuples of the source since the window was last brought up to date
-        self._buckets = [np.zeros(len(self.share) + 1) for _ in range(2)]  # seconds of work by shard, and tuples in all
+        self.waiting, self.sent, self.served = (np.zeros(stations) for _ in range(3))  # tuples, now and in the last step
+        self.share = np.zeros(len(self.shard_core))  # tuples of each shard per source tuple
+        self._since = 0.0  # source tuples since the last update of the window
+        self._buckets = [np.zeros(len(self.share) + 1) for _ in range(2)]  # seconds of work by shard, and all tuples
         self.work, self.seen = np.zeros(len(self.share)), 0.0
-        self.backlog = 0.0  # tuples that wait in the senders
-        self.last_rate = 0.0  # of the source, in the last step of so many seconds
+        self.backlog = 0.0  # tuples in the senders
+        self.last_rate = 0.0  # of the source in the last step, which takes ``step_s``
         self.step_s = 1.0
         self._stale = False
 
     @classmethod
-    def of(cls, setup: Elastic, rng: np.random.Generator) -> State:
-        """Executors are dealt to the nodes in turn, and every node's cores to its executors; the rest to all in turn."""
+    def of(cls, setup: Elastic, rng: np.random.Generator) -> ExecutorState:
+        """Spread the executors over the nodes and each node's cores over its executors, round-robin; spare cores go to all."""
         total = setup.cores or setup.nodes * setup.cores_per_node
         core_node = np.arange(total) // setup.cores_per_node
         executors = len(setup.operators) * setup.executors
         if (executors if setup.elastic else len(setup.operators)) > total:
             raise OptionError(f"{executors} executors need a core each, and there are {total}: fewer executors or more cores")
         if not setup.elastic:
-            work = np.array([one.per_tuple * one.cost_s for one in setup.operators])
+            work = np.array([operator.per_tuple * operator.cost_s for operator in setup.operators])
             edges = np.cumsum(work) / work.sum() * (total - len(work)) + np.arange(1, len(work) + 1)
-            dealt = np.searchsorted(edges, np.arange(total) + 0.5)  # in proportion to the work, one at least
+            dealt = np.searchsorted(edges, np.arange(total) + 0.5)  # in proportion to the work, at least one
             return cls(setup, core_node, rng.permutation(dealt) if len(work) > 1 else dealt, core_node.copy(), rng)
         home = np.arange(executors) % setup.nodes
         group, turn = np.full(total, -1), 0
@@ -81,7 +81,7 @@ class State:
         return cls(setup, core_node, group, home, rng)
 
     def cores_of(self, group: int) -> Ints:
-        """Those it may use: not the ones that it is about to give away."""
+        """The cores that a group may use, without those it is about to give away."""
         return np.flatnonzero((self.core_group == group) & (self.core_next == group))
 
     def shards_of(self, group: int) -> slice:
@@ -89,24 +89,23 @@ class State:
 
     @property
     def station_of(self) -> Ints:
-        """Of each core."""
         return self.core_group if self.setup.elastic else np.arange(len(self.core_node))
 
     def spread(self, weights: Floats) -> None:
-        """The keys have these shares of the tuples from now on."""
+        """Apply new shares of the keys."""
         self.update_window()
         size = self.setup.executors * self.setup.shards
         if not self._hash:
             self._hash = [self._rng.integers(0, size, len(weights)) for _ in self.setup.operators]
         parts = [
-            np.bincount(slots, weights, minlength=size) * one.per_tuple
-            for slots, one in zip(self._hash, self.setup.operators, strict=True)
+            np.bincount(slots, weights, minlength=size) * operator.per_tuple
+            for slots, operator in zip(self._hash, self.setup.operators, strict=True)
         ]
         self.share = np.concatenate(parts)
         self.refresh()
 
     def refresh(self) -> None:
-        """What follows from where the shards are."""
+        """Recompute the loads of cores from the places of shards."""
         cores = len(self.core_node)
         self.core_load = np.bincount(self.shard_core, self.share * self.cost_s, minlength=cores)
         self.core_share = np.bincount(self.shard_core, self.share, minlength=cores)
@@ -116,7 +115,6 @@ class State:
         self._derive()
 
     def put(self, shard: int, core: int) -> None:
-        """A shard is on another core now."""
         old, share = self.shard_core[shard], self.share[shard]
         for core_sum, amount in (
             (self.core_load, share * self.cost_s[shard]), (self.core_share, share), (self.core_shards, 1),
@@ -135,13 +133,13 @@ class State:
         self.mean_cost_s = np.divide(work, self.per_tuple, out=np.zeros(stations), where=self.per_tuple > 0)
         cores = np.bincount(station, minlength=stations)
         self.room = self.setup.queue + (self.setup.core_queue * cores if self.setup.elastic else np.zeros(stations))
-        """Tuples that each queue holds."""
+        """The capacity of each queue in tuples."""
         self._worst = np.zeros(stations)
         np.maximum.at(self._worst, station, self.core_load)
         away = self.core_node != self.home[station]
         at, homes = self.core_node[away], self.home[station[away]]
         taken, given = self.core_in[away], self.core_out[away]
-        crossing = 1 - 1 / count  # what comes from or goes to any node, except this one
+        crossing = 1 - 1 / count  # the share of traffic with other nodes
         incoming = np.bincount(station, self.core_in, minlength=stations)
         outgoing = np.bincount(station, self.core_out, minlength=stations)
         self.node_in = (
@@ -156,30 +154,30 @@ class State:
         self._busy = self.core_share > 0
 
     def capacity(self, claimed: tuple[Floats, Floats]) -> Floats:
-        """Tuples per second that each station serves, when moving state takes these bytes per second of each interface.
+        """The tuples per second that each station can serve while state migration claims these bytes per second.
 
-        Half of an interface is the tuples' in any case. What is left before a station that gets nothing any more goes at once.
+        Tuples get at least half of an interface. A station without input empties its queue at once.
         """
         if self._stale:
             self._derive()
         whole = self.setup.interface
-        left = [np.maximum(whole - one, whole / 2) for one in claimed]
+        left = [np.maximum(whole - used, whole / 2) for used in claimed]
         with np.errstate(divide="ignore"):
             limit = np.minimum(left[0] / self.node_in, left[1] / self.node_out)
             rate = np.minimum(1 / self._worst, limit[self.home])
         np.minimum.at(rate, self.station_of[self._busy], limit[self.core_node[self._busy]])
-        served: Floats = np.multiply(rate, self.per_tuple, out=np.full(len(rate), _AT_ONCE), where=self.per_tuple > 0)
+        served: Floats = np.multiply(rate, self.per_tuple, out=np.full(len(rate), _UNLIMITED), where=self.per_tuple > 0)
         return served
 
     def pass_on(self, rate: float, served: Floats, step_s: float) -> None:
-        """The source sent this many tuples per second, and these were served."""
+        """Record the tuples that were sent and served in a step."""
         self.last_rate, self.step_s = rate, step_s
         self.sent, self.served = rate * step_s * self.per_tuple, served
         self.waiting += self.sent - served
         self._since += rate * step_s
 
-    # What the balancer and the scheduler are told is the work that each shard was sent, not what it got done: after a stop all
-    # queues are full and all cores as busy, and what is done says nothing. The authors' code counts where it routes, too.
+    # The balancer and the scheduler see the work that was sent to each shard, not the work done: after a stop all queues are
+    # full and all cores are equally busy. The authors' code also counts at the router.
 
     def update_window(self) -> None:
         if self._since:
@@ -187,16 +185,14 @@ class State:
             self._since = 0.0
 
     def close_window(self, keep: bool = True) -> None:
-        """``work`` is since the last but one call. With ``keep`` false it is forgotten: something stood still."""
+        """Close a window: ``work`` covers the last two. Without ``keep`` it is cleared, as after a stop."""
         self.update_window()
         older, current = self._buckets if keep else [np.zeros(len(self.share) + 1)] * 2
         self.work, self.seen = (older + current)[:-1], float((older + current)[-1])
         self._buckets = [current, np.zeros(len(self.share) + 1)]
 
-    # cores that change executors
-
     def hand_over(self) -> None:
-        """A core that its executor no longer uses belongs to the next one."""
+        """Pass on the cores that their executors no longer use."""
         ready = (self.core_next != self.core_group) & (self.core_shards == 0)
         if ready.any():
             self.core_group = np.where(ready, self.core_next, self.core_group)

@@ -221,7 +221,6 @@ def _fit(rows: _Array, times: _Array, weights: _Array, prior: float, spread: flo
 
 
 def _middle(values: _Array, weights: _Array) -> float:
-    """The weighted median."""
     order = np.argsort(values, kind="stable")
     shares = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(shares, shares[-1] / 2)])

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import ClassVar
 
 from springtide.policy.forecast import State, many, regression
-from springtide.policy.registry import parameter, validate
+from springtide.policy.forecast.regression import Curve, CurvePlugin
+from springtide.policy.registry import parameter
 
-_R2 = itemgetter(regression.Curve._fields.index("r2"))
+_R2 = itemgetter(Curve._fields.index("r2"))
 
 
 @dataclass(frozen=True)
-class BestFit:
+class BestFit(CurvePlugin):
     """The curve with the largest R² among a line, a logarithm and an exponential through the last ``window`` values.
 
     AUTOSCALE+ (DABS-Storm, section 4.1) fits all three to the last window and sums the best curve over the next window
@@ -29,32 +29,19 @@ class BestFit:
     ('exponential', 64.0)
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "best-fit"
-    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1, equation 3"
-    summary: ClassVar[str] = "the best of line, logarithm and exponential through the last values"
+    name = "best-fit"
+    source = "DABS-Storm (Kotto-Kombi et al.), section 4.1, equation 3"
+    summary = "the best of line, logarithm and exponential through the last values"
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the curves go through (DABS-Storm: 60 s of 10 s each)")
     cap: float = parameter(3.0, "times", 1, 1_000, "an exponential is at most this many times the largest value in the window")
     linear_log: bool = parameter(False, help="leave the exponential out, as the authors' code does")
 
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return regression.initial()
-
-    def update(self, state: State, value: float) -> State:
-        return regression.update(state, value, self.window, self._fit)
-
     def update_all(self, states: Sequence[State], values: Sequence[float]) -> list[State]:
         """``update`` for many series, each with its value."""
         return many.update(self, states, values, self.window, self._fit_all)
 
-    def ahead(self, state: State, steps: int = 1) -> float | None:
-        return regression.ahead(state, steps)
-
-    def _fit(self, values: Sequence[float], spread: float) -> regression.Curve:
+    def _fit(self, values: Sequence[float], spread: float) -> Curve:
         best = regression.linear(values, spread)
         for other in (
             regression.logarithmic(values, spread),

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from springtide.errors import OptionError
-from springtide.policy.forecast import Forecaster, State
+from springtide.policy.forecast import Forecaster, ForecastPlugin, State
 from springtide.policy.forecast.best_fit import BestFit
-from springtide.policy.forecast.exponential import Exponential
+from springtide.policy.forecast.exponential import ExponentialCurve
 from springtide.policy.forecast.holt import Holt
 from springtide.policy.forecast.holt_winters import HoltWinters
 from springtide.policy.forecast.last import Last
@@ -20,10 +20,10 @@ from springtide.policy.forecast.logarithmic import Logarithmic
 from springtide.policy.forecast.markov import Markov
 from springtide.policy.forecast.moving_average import MovingAverage
 from springtide.policy.forecast.window import LARGEST
-from springtide.policy.registry import find, parameter, validate
+from springtide.policy.registry import find, parameter
 
 _CLASSES: tuple[type[Any], ...] = (
-    Last, Linear, Logarithmic, Exponential, BestFit, MovingAverage, Holt, HoltWinters, Markov,
+    Last, Linear, Logarithmic, ExponentialCurve, BestFit, MovingAverage, Holt, HoltWinters, Markov,
 )  # fmt: skip
 _OWN: Mapping[str, type[Any]] = {cls.name: cls for cls in _CLASSES}
 
@@ -38,7 +38,7 @@ MIN_ERROR_WEIGHT = 0.05
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class Ensemble(ForecastPlugin):
     """The mean of its members' forecasts, weighted by their recent errors: Hedge, with discounted losses.
 
     Freund and Schapire (1997). The loss of member i is ℓ_i = |forecast − value| / the largest such error of all members, which
@@ -67,10 +67,9 @@ class Ensemble:
     (True, 200.0)
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "ensemble"
-    source: ClassVar[str] = "Springtide; Hedge by Freund and Schapire (1997)"
-    summary: ClassVar[str] = "several forecasters, weighted by their recent errors; also gives quantiles"
+    name = "ensemble"
+    source = "Springtide; Hedge by Freund and Schapire (1997)"
+    summary = "several forecasters, weighted by their recent errors; also gives quantiles"
 
     members: str = parameter("last, moving-average, best-fit, holt-winters", help="the names of the forecasters")
     discount: float = parameter(0.9, minimum=0, maximum=0.999, help="weight of a loss an interval later, γ")
@@ -82,7 +81,7 @@ class Ensemble:
     doubt: float = parameter(1.5, "times", 1, 10, "until errors are known, a value may be this many times the forecast")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         _ = self._members  # a wrong name fails here, not in the first interval
 
     @cached_property
@@ -111,7 +110,6 @@ class Ensemble:
         return {**after, "awaited": [*awaited, self.ahead(after, self.horizon)][-self.horizon :]}
 
     def ahead(self, state: State, steps: int = 1) -> float | None:
-        """The mean forecast."""
         forecasts = self._forecasts(state, steps)
         return self._mean(state, forecasts) if forecasts else None
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from springtide.policy.forecast import State, regression
-from springtide.policy.registry import parameter, validate
+from springtide.policy.forecast import regression
+from springtide.policy.forecast.regression import Curve, CurvePlugin
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Exponential:
+class ExponentialCurve(CurvePlugin):
     """The curve e^(a·t + b) through the last ``window`` values, t counted from 1, capped.
 
     The line a·t + b is fitted to the logarithms by least squares, so there is no curve for a window with a 0: then, and until
     three values are known, the forecast is the last value. Without the cap, the curve through 10, 10, 10, 10, 10, 200 would
     forecast 74 for the next step, and 626 for the sixth.
 
-    >>> exponential = Exponential()
+    >>> exponential = ExponentialCurve()
     >>> state = exponential.initial()
     >>> for value in (1, 2, 4, 8):
     ...     state = exponential.update(state, value)
@@ -26,25 +26,12 @@ class Exponential:
     [16.0, 24.0]
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "exponential"
-    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1"
-    summary: ClassVar[str] = "an exponential through the last values, capped"
+    name = "exponential"
+    source = "DABS-Storm (Kotto-Kombi et al.), section 4.1"
+    summary = "an exponential through the last values, capped"
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the curve goes through (DABS-Storm: 60 s of 10 s each)")
     cap: float = parameter(3.0, "times", 1, 1_000, "a forecast is at most this many times the largest value in the window")
 
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return regression.initial()
-
-    def update(self, state: State, value: float) -> State:
-        return regression.update(state, value, self.window, self._fit)
-
-    def ahead(self, state: State, steps: int = 1) -> float | None:
-        return regression.ahead(state, steps)
-
-    def _fit(self, values: Sequence[float], spread: float) -> regression.Curve | None:
+    def _fit(self, values: Sequence[float], spread: float) -> Curve | None:
         return regression.exponential(values, spread, self.cap)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from springtide.policy.forecast import State
+from springtide.policy.forecast import ForecastPlugin, State
 from springtide.policy.forecast.window import LARGEST
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Holt:
+class Holt(ForecastPlugin):
     """Double exponential smoothing with a damped trend: level + (φ + φ² + … + φ^steps)·trend, not below 0.
 
     Holt (1957); the damping is by Gardner and McKenzie (1985), because an undamped trend is mostly too large far ahead. After
@@ -28,17 +27,13 @@ class Holt:
     (17.5, 22.5)
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "holt"
-    source: ClassVar[str] = "Holt (1957); Gardner and McKenzie (1985)"
-    summary: ClassVar[str] = "a smoothed level and a damped trend"
+    name = "holt"
+    source = "Holt (1957); Gardner and McKenzie (1985)"
+    summary = "a smoothed level and a damped trend"
 
     alpha: float = parameter(0.7, minimum=0.001, maximum=1, help="share of a new value in the level")
     beta: float = parameter(0.2, minimum=0, maximum=1, help="share of a new change in the trend")
     damping: float = parameter(0.95, minimum=0, maximum=1, help="the share of the trend that remains an interval later, φ")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def initial(self) -> State:
         return {"level": None, "trend": 0.0}

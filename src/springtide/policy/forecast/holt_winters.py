@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
-from springtide.policy.forecast import State
+from springtide.policy.forecast import ForecastPlugin, State
 from springtide.policy.forecast.holt import Holt
 from springtide.policy.forecast.season import season
 from springtide.policy.forecast.window import slid
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class HoltWinters:
+class HoltWinters(ForecastPlugin):
     """Holt's level and trend of the series without its season, plus the season: Winters (1960), with an additive season.
 
     After each value y, with the season's value s of that time and the share γ of the season:
@@ -36,10 +36,9 @@ class HoltWinters:
     (24, 148)
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "holt-winters"
-    source: ClassVar[str] = "Winters (1960); the season by autocorrelation"
-    summary: ClassVar[str] = "a level, a trend, and a season of a length that it finds by itself"
+    name = "holt-winters"
+    source = "Winters (1960); the season by autocorrelation"
+    summary = "a level, a trend, and a season of a length that it finds by itself"
 
     alpha: float = parameter(0.7, minimum=0.001, maximum=1, help="share of a new value in the level")
     beta: float = parameter(0.2, minimum=0, maximum=1, help="share of a new change in the trend")
@@ -48,9 +47,6 @@ class HoltWinters:
     history: int = parameter(
         1024, "values", 16, 20_000, "how many values are searched for a season; a season has at most half as many"
     )
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     @cached_property
     def _holt(self) -> Holt:

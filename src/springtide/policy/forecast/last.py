@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from springtide.policy.forecast import State
-from springtide.policy.registry import validate
+from springtide.policy.forecast import ForecastPlugin, State
 
 
 @dataclass(frozen=True)
-class Last:
+class Last(ForecastPlugin):
     """Forecasts the last value, however far ahead.
 
     >>> last = Last()
@@ -18,13 +16,9 @@ class Last:
     5.0
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "last"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "the last value"
-
-    def __post_init__(self) -> None:
-        validate(self)
+    name = "last"
+    source = "Springtide"
+    summary = "the last value"
 
     def initial(self) -> State:
         return {"last": None}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from springtide.policy.forecast import State, many, regression
-from springtide.policy.registry import parameter, validate
+from springtide.policy.forecast.regression import Curve, CurvePlugin
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(CurvePlugin):
     """The line a·t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
 
     Until three values are known, the forecast is the last value.
@@ -24,25 +24,15 @@ class Linear:
     (18.0, 22.0)
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "linear"
-    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1; AUTOSCALE"
-    summary: ClassVar[str] = "a line through the last values"
+    name = "linear"
+    source = "DABS-Storm (Kotto-Kombi et al.), section 4.1; AUTOSCALE"
+    summary = "a line through the last values"
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the line goes through (DABS-Storm: 60 s of 10 s each)")
 
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return regression.initial()
-
-    def update(self, state: State, value: float) -> State:
-        return regression.update(state, value, self.window, regression.linear)
+    def _fit(self, values: Sequence[float], spread: float) -> Curve:
+        return regression.linear(values, spread)
 
     def update_all(self, states: Sequence[State], values: Sequence[float]) -> list[State]:
         """``update`` for many series, each with its value."""
         return many.update(self, states, values, self.window, many.linear)
-
-    def ahead(self, state: State, steps: int = 1) -> float | None:
-        return regression.ahead(state, steps)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from springtide.policy.forecast import State, regression
-from springtide.policy.registry import parameter, validate
+from springtide.policy.forecast import regression
+from springtide.policy.forecast.regression import Curve, CurvePlugin
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Logarithmic:
+class Logarithmic(CurvePlugin):
     """The curve a·ln t + b through the last ``window`` values by least squares, t counted from 1; not below 0.
 
     Until three values are known, the forecast is the last value.
@@ -24,21 +25,11 @@ class Logarithmic:
     True
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "logarithmic"
-    source: ClassVar[str] = "DABS-Storm (Kotto-Kombi et al.), section 4.1"
-    summary: ClassVar[str] = "a logarithm through the last values"
+    name = "logarithmic"
+    source = "DABS-Storm (Kotto-Kombi et al.), section 4.1"
+    summary = "a logarithm through the last values"
 
     window: int = parameter(6, "values", 3, 1_000, "how many values the curve goes through (DABS-Storm: 60 s of 10 s each)")
 
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return regression.initial()
-
-    def update(self, state: State, value: float) -> State:
-        return regression.update(state, value, self.window, regression.logarithmic)
-
-    def ahead(self, state: State, steps: int = 1) -> float | None:
-        return regression.ahead(state, steps)
+    def _fit(self, values: Sequence[float], spread: float) -> Curve:
+        return regression.logarithmic(values, spread)

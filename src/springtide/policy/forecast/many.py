@@ -45,7 +45,6 @@ def update(forecaster: Forecaster, states: Sequence[State], values: Sequence[flo
 
 
 def next_windows(states: Sequence[State], size: int) -> list[float]:
-    """``next_window`` of each state."""
     sums = [0.0] * len(states)
     for alike in _groups([(len(state["window"]), state["curve"][0]) for state in states]):
         group = [states[i] for i in alike]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from springtide.policy.forecast import State
+from springtide.policy.forecast import ForecastPlugin, State
 from springtide.policy.forecast.window import LARGEST
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Markov:
+class Markov(ForecastPlugin):
     """The expected next rate, by counts of the transitions between bins: EDF, section 5.2.2.
 
     A rate λ is in bin j = ⌊λ/quantum⌋, at most ``bins`` − 1. The estimate of P_jj' is n_jj' / Σ_l n_jl, the share of the
@@ -28,16 +28,12 @@ class Markov:
     (85.0, 20.0)
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "markov"
-    source: ClassVar[str] = "EDF (Cardellini et al., 2018), section 5.2.2"
-    summary: ClassVar[str] = "the mean of the rates that followed rates like the present"
+    name = "markov"
+    source = "EDF (Cardellini et al., 2018), section 5.2.2"
+    summary = "the mean of the rates that followed rates like the present"
 
     quantum: float = parameter(50.0, "records/s", 1e-9, help="the width of a bin of rates, λ̄")
     bins: int = parameter(200, "bins", 1, 2_000, "the number of bins; the last bin includes all higher rates")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def initial(self) -> State:
         return {"last": None, "counts": {}, "seen": {}}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from springtide.policy.forecast import State
+from springtide.policy.forecast import ForecastPlugin, State
 from springtide.policy.forecast.window import slid
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class MovingAverage:
+class MovingAverage(ForecastPlugin):
     """The mean of the last ``window`` values, however far ahead. It smooths noise, and lags behind changes.
 
     >>> average = MovingAverage(window=2)
@@ -22,15 +21,11 @@ class MovingAverage:
     5.0
     """
 
-    kind: ClassVar[str] = "forecast"
-    name: ClassVar[str] = "moving-average"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "the mean of the last values"
+    name = "moving-average"
+    source = "Springtide"
+    summary = "the mean of the last values"
 
     window: int = parameter(6, "values", 1, 1_000, "the number of values in the mean")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def initial(self) -> State:
         return {"window": []}

@@ -8,12 +8,13 @@ the units of the series, also for the exponential, whose a and b are fitted to l
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
-from springtide.policy.forecast import State
+from springtide.policy.forecast import ForecastPlugin, State
 from springtide.policy.forecast.window import slid
 
 MIN_VALUES = 3
@@ -43,16 +44,32 @@ class Curve(NamedTuple):
         return max(0.0, self.a * (math.log(t) if self.shape == "logarithmic" else t) + self.b)
 
 
-def initial() -> State:
-    """The state before the first value. A curve is fitted with every value and stored, because several forecasts may use it."""
-    return {"window": [], "curve": None}
+class CurvePlugin(ForecastPlugin):
+    """A forecaster that fits a curve to its window with every value, and stores it, because several forecasts may use it."""
+
+    window: int
+
+    def initial(self) -> State:
+        return {"window": [], "curve": None}
+
+    def update(self, state: State, value: float) -> State:
+        return update(state, value, self.window, self._fit)
+
+    def ahead(self, state: State, steps: int = 1) -> float | None:
+        """The curve's value ``steps`` intervals after the window's last value."""
+        if state["curve"] is None:
+            return None
+        return Curve(*state["curve"]).at(len(state["window"]) + steps)
+
+    @abstractmethod
+    def _fit(self, values: Sequence[float], spread: float) -> Curve | None:
+        """The curve through the values, given also their Σ(y − ȳ)²; None if there is none."""
 
 
 def update(state: State, value: float, size: int, fit: Callable[[Sequence[float], float], Curve | None]) -> State:
     """The state after another value: the window and its curve.
 
     The curve is a level line through the last value if there are too few values, if all are equal, or if ``fit`` finds none.
-    ``fit``: the curve through the values, given also their Σ(y − ȳ)².
     """
     values = slid(state["window"], value, size)
     curve = None
@@ -60,13 +77,6 @@ def update(state: State, value: float, size: int, fit: Callable[[Sequence[float]
         mean = sum(values) / len(values)
         curve = fit(values, sum([(value - mean) ** 2 for value in values]))
     return {"window": values, "curve": list(curve or Curve("linear", 0.0, values[-1], 1.0))}
-
-
-def ahead(state: State, steps: int) -> float | None:
-    """The curve's value ``steps`` intervals after the window's last value."""
-    if state["curve"] is None:
-        return None
-    return Curve(*state["curve"]).at(len(state["window"]) + steps)
 
 
 def next_window(state: State, size: int) -> float:

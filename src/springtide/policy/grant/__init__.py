@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from springtide.model.request import Request, Verdict
+from springtide.policy.plugin import Plugin
 
 State = Mapping[str, Any]
 """The state of a granting policy, in values that JSON can carry."""
@@ -37,11 +38,16 @@ class GrantPolicy(Protocol):
 
     def initial(self) -> State:
         """The state before the first round."""
-        ...
 
     def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
         """The new state, and a verdict on every request. A pure function of its arguments.
 
         It is called in every round, also without requests.
         """
-        ...
+
+
+class GrantPlugin(Plugin):
+    kind = "grant"
+
+    def initial(self) -> State:
+        return {}

@@ -4,42 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from springtide.errors import OptionError
 from springtide.model.request import Action, AddExecutors, RemoveExecutor, Request, Scale, Verdict
-from springtide.policy.grant import State, View
+from springtide.policy.grant import GrantPlugin, State, View
 from springtide.policy.grant.ranking import ranked, verdicts
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 ROUNDING = 1e-9
 """Tolerates rounding errors: 20 replicas for 0.05 may cost 1.0000000000000002."""
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(GrantPlugin):
     """Scale-ins and moves are granted. Scale-outs are granted in the order of rank, as far as the limit allows.
 
     Scale-ins of the same round make room first. At 0.10 a replica-hour and a limit of 1.00, with nine replicas, of which one
     is removed, two can be added: of a scale-out from 2 to 5 a part is granted, from 2 to 4.
     """
 
-    kind: ClassVar[str] = "grant"
-    name: ClassVar[str] = "budget"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "grants requests up to a price limit per hour, the highest score first"
+    name = "budget"
+    source = "Springtide"
+    summary = "grants requests up to a price limit per hour, the highest score first"
 
     limit: float = parameter(1.0, "price/h", 0, help="what all replicas and executors together may cost in an hour")
     replica: float = parameter(0.05, "price/h", 0, help="what a replica costs in an hour; 0 where executors are paid for")
     executor: float = parameter(0.0, "price/h", 0, help="what an executor costs in an hour; 0 where replicas are paid for")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if not self.replica and not self.executor:
             raise OptionError("'budget': replica=0 and executor=0: nothing has a price; give at least one of them")
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, requests: Sequence[Request], view: View) -> tuple[State, tuple[Verdict, ...]]:
         spending = self.replica * view.replicas + self.executor * (view.executors or 0)

@@ -20,13 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from springtide.errors import OptionError
 from springtide.model.request import Action, Request, Verdict
-from springtide.policy.grant import SLACK_S, State, View
+from springtide.policy.grant import SLACK_S, GrantPlugin, State, View
 from springtide.policy.grant.ranking import ranked, verdicts
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 HIGH, LOW = "H", "L"
 PAID_BY = {
@@ -36,16 +35,15 @@ PAID_BY = {
 
 
 @dataclass(frozen=True)
-class TokenBucket:
+class TokenBucket(GrantPlugin):
     """Grants a change per token. Only granted changes cost one.
 
     The state has ``kind`` and ``tokens``, the content of the bucket, and ``since``, when the last period began.
     """
 
-    kind: ClassVar[str] = "grant"
-    name: ClassVar[str] = "token-bucket"
-    source: ClassVar[str] = "EDF, section 7"
-    summary: ClassVar[str] = "a change costs a token, and tokens come while the response time calls for changes"
+    name = "token-bucket"
+    source = "EDF, section 7"
+    summary = "a change costs a token, and tokens come while the response time calls for changes"
 
     period: float = parameter(60.0, "s", 0.001, help="T_τ: the time between two tokens")
     capacity: int = parameter(1, "tokens", 1, help="C_τ: the most tokens in the bucket, all of one kind")
@@ -55,7 +53,7 @@ class TokenBucket:
     )
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.low > self.high:
             raise OptionError(f"'token-bucket': low={self.low:g} is above high={self.high:g}; give low ≤ high")
 

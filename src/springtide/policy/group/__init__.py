@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from springtide.errors import OptionError
 from springtide.model.costs import Hashes, TaskCosts
+from springtide.policy.plugin import Plugin
 
 Targets = npt.NDArray[np.int64]
 State = Mapping[str, npt.NDArray[Any]]
@@ -90,7 +91,10 @@ class Grouping(Protocol):
 
     def route(self, share: Share, table: Table) -> Targets:
         """The target in [0, width) of every record. Called once per upstream task, operator and micro-batch."""
-        ...
+
+
+class GroupPlugin(Plugin):
+    kind = "group"
 
 
 def checked(targets: Targets, share: Share, grouping: str, operator: str) -> Targets:
@@ -113,15 +117,12 @@ class Learner(Protocol):
 
     def initial(self) -> State:
         """The state before the first report."""
-        ...
 
     def learn(self, state: State, width: int, costs: Sequence[TaskCosts]) -> State:
         """The state after a batch. ``costs`` are the reports of its tasks; any may be missing or implausible."""
-        ...
 
     def table(self, state: State, width: int) -> Table:
         """The table for the upstream tasks."""
-        ...
 
 
 class Online(NamedTuple):
@@ -144,7 +145,6 @@ class Continual(Protocol):
 
     def online(self, k: int, seed: int, before: Any = None) -> Online:
         """Start with ``k`` replicas. ``before`` is the previous state, if the number of replicas changes."""
-        ...
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -102,7 +102,6 @@ def estimate(F: Matrix, W: Matrix, places: Cells, default: npt.ArrayLike) -> Mat
 
 @kernel
 def cell_one(hashes: Hashes, row: int, c: int, key: int) -> int:
-    """The column of a key in a row."""
     x = np.uint64(key)
     mixed = (hashes[row, 0] + (x >> _HALF)) * (hashes[row, 1] + (x & _LOW)) + hashes[row, 2]
     return int(((mixed >> _HALF) * np.uint64(c)) >> _HALF)
@@ -119,7 +118,6 @@ def update_one(F: Matrix, W: Matrix, hashes: Hashes, key: int, seconds: float) -
 
 @kernel
 def estimate_one(F: Matrix, W: Matrix, hashes: Hashes, key: int, default: float) -> float:
-    """The cost of a key."""
     least = np.inf
     cost = default
     for row in range(F.shape[0]):

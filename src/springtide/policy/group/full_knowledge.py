@@ -9,21 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.errors import OptionError
-from springtide.policy.group import Online, Share, Table, kernel
+from springtide.policy.group import GroupPlugin, Online, Share, Table, kernel
 
 
 @dataclass(frozen=True)
-class FullKnowledge:
+class FullKnowledge(GroupPlugin):
     """Routes each record to the replica that will be free first, by the true costs of all records in the queues.
 
     POSG's Full Knowledge (section V-B): the Greedy Online Scheduler with the true execution times, which no real system has
     before the records are executed.
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "full-knowledge"
-    source: ClassVar[str] = "POSG, section V-B"
-    summary: ClassVar[str] = "to the task that is free first, by true costs: a bound, in the simulator only"
+    name = "full-knowledge"
+    source = "POSG, section V-B"
+    summary = "to the task that is free first, by true costs: a bound, in the simulator only"
     simulator_only: ClassVar[bool] = True
 
     def route(self, share: Share, table: Table) -> NoReturn:

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.model.costs import Hashes
-from springtide.policy.group import Online, Share, Table, Targets, kernel
+from springtide.policy.group import GroupPlugin, Online, Share, Table, Targets, kernel
 from springtide.policy.group.keys import mix, mixed_one
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Hash:
+class Hash(GroupPlugin):
     """Target = hash of the key mod width.
 
     Another ``seed`` gives an independent assignment: two keys that share a task under a seed rarely do under another.
@@ -27,16 +27,12 @@ class Hash:
     True
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "hash"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "records with the same key to the same task, by a stable hash"
+    name = "hash"
+    source = "Springtide"
+    summary = "records with the same key to the same task, by a stable hash"
     needs_key: ClassVar[bool] = True
 
     seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed spreads the keys in another way")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def route(self, share: Share, table: Table) -> Targets:
         return (seeded(share.keys, self.seed) % np.uint64(share.width)).astype(np.int64)
@@ -46,8 +42,6 @@ class Hash:
 
 
 class Seed(NamedTuple):
-    """The seed of the hash."""
-
     seed: Hashes
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from springtide.policy.group import Online, Share, Table, Targets, kernel
+from springtide.policy.group import GroupPlugin, Online, Share, Table, Targets, kernel
 from springtide.policy.group.greedy import in_turn
 from springtide.policy.group.round_robin import Turn
 
 
 @dataclass(frozen=True)
-class LeastLoaded:
+class LeastLoaded(GroupPlugin):
     """Target = the task with the fewest records that wait or are processed; equal tasks take turns.
 
     Join the shortest queue (Winston, Optimality of the shortest line discipline, 1977): optimal for independent exponential
@@ -26,10 +26,9 @@ class LeastLoaded:
     [2, 0, 1, 2, 0]
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "least-loaded"
-    source: ClassVar[str] = "join the shortest queue (Winston, 1977)"
-    summary: ClassVar[str] = "to the task with the fewest records waiting"
+    name = "least-loaded"
+    source = "join the shortest queue (Winston, 1977)"
+    summary = "to the task with the fewest records waiting"
 
     def route(self, share: Share, table: Table) -> Targets:
         return in_turn(share)

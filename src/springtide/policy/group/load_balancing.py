@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.model.costs import TaskCosts
-from springtide.policy.group import Online, Share, State, Table, Targets, kernel
+from springtide.policy.group import GroupPlugin, Online, Share, State, Table, Targets, kernel
 from springtide.policy.group.greedy import in_turn
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 _Floats = npt.NDArray[np.float64]
 FULL = 1.0 - 1e-9  # a replica is full at 1; sums of et/td fall short of it by rounding errors
 
 
 @dataclass(frozen=True)
-class LoadBalancing:
+class LoadBalancing(GroupPlugin):
     """Routes each record to the replica with the least U, which then grows by et/td; in turn, once all are full.
 
     U of a replica is μ·et/td (equation 5): the number of records that it processed in an interval of td seconds, times the
@@ -34,18 +34,14 @@ class LoadBalancing:
     In a micro-batch the interval is the batch: td is the time of its longest task.
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "load-balancing"
-    source: ClassVar[str] = "PSPS, section IV-A, algorithm 1"
-    summary: ClassVar[str] = "to the task with the least utilisation in the interval"
+    name = "load-balancing"
+    source = "PSPS, section IV-A, algorithm 1"
+    summary = "to the task with the least utilisation in the interval"
     by_key: ClassVar[bool] = False
 
     interval: float = parameter(
         60.0, "s", minimum=1e-3, help="td: the interval of the measurement; micro-batches ignore it and measure each batch"
     )
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     # in micro-batches
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.model.costs import Hashes, TaskCosts
-from springtide.policy.group import Share, State, Table, Targets, count_min
+from springtide.policy.group import GroupPlugin, Share, State, Table, Targets, count_min
 from springtide.policy.group.greedy import in_turn, longest_first
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Lpt:
+class Lpt(GroupPlugin):
     """Longest processing time first, by estimates from a single Count-Min pair.
 
     >>> lpt = Lpt()
@@ -30,19 +29,15 @@ class Lpt:
     [1, 1, 0]
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "lpt"
-    source: ClassVar[str] = "Graham 1969, with POSG's sketches"
-    summary: ClassVar[str] = "the longest estimated record of a batch first, to the task with the least work"
+    name = "lpt"
+    source = "Graham 1969, with POSG's sketches"
+    summary = "the longest estimated record of a batch first, to the task with the least work"
 
     epsilon: float = parameter(0.05, minimum=1e-6, maximum=1, help="the sketch has e/epsilon columns")
     delta: float = parameter(0.1, minimum=1e-9, maximum=0.5, help="the sketch has log2(1/delta) rows")
     half_life: float = parameter(
         100_000.0, unit="records", minimum=1, help="after this many, an observation has half its weight"
     )
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def route(self, share: Share, table: Table) -> Targets:
         if not table or not share.keyed or share.width == 1:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from springtide.model.costs import Hashes
-from springtide.policy.group import Online, Share, Table, Targets, kernel
+from springtide.policy.group import GroupPlugin, Online, Share, Table, Targets, kernel
 from springtide.policy.group.keys import mix, mixed_one
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(GroupPlugin):
     """Target = hash of (seed, batch, origin, position) mod width: pseudorandom, and the same in every replay.
 
     The shuffle grouping to which PSPS compares itself (section V). The fullest of k targets gets about √(2·ln k·rows/k) records
@@ -25,15 +25,11 @@ class Random:
     True
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "random"
-    source: ClassVar[str] = "PSPS, section V"
-    summary: ClassVar[str] = "to a random task, the same in every replay"
+    name = "random"
+    source = "PSPS, section V"
+    summary = "to a random task, the same in every replay"
 
     seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed gives other random numbers")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def route(self, share: Share, table: Table) -> Targets:
         drawn = _mixed(_mixed(_mixed(self.seed) ^ share.batch) ^ share.origin)
@@ -46,8 +42,6 @@ class Random:
 
 
 class LastDrawn(NamedTuple):
-    """The last random number."""
-
     drawn: Hashes
 
 

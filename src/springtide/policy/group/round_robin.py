@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from springtide.policy.group import Online, Share, Table, Targets, kernel
+from springtide.policy.group import GroupPlugin, Online, Share, Table, Targets, kernel
 from springtide.policy.group.greedy import in_turn
 
 
 @dataclass(frozen=True)
-class RoundRobin:
+class RoundRobin(GroupPlugin):
     """Target = (origin + batch + position) mod width.
 
     Each upstream task routes its records in turn, so the numbers of records of its targets differ by 1 at most, and those of s
@@ -24,10 +24,9 @@ class RoundRobin:
     [2, 0, 1, 2, 0]
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "round-robin"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "to the tasks in turn"
+    name = "round-robin"
+    source = "Springtide"
+    summary = "to the tasks in turn"
 
     def route(self, share: Share, table: Table) -> Targets:
         return in_turn(share)

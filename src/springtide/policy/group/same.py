@@ -141,6 +141,5 @@ def _with_nulls(values: list[Any], column: pa.Array) -> list[Any]:
 
 
 def _parts(elements: list[Any], column: pa.Array) -> list[list[Any]]:
-    """The elements of every list of a column."""
     offsets = column.offsets.to_pylist()
     return [elements[begin:end] for begin, end in pairwise(offsets)]

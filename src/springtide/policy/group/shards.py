@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.model.costs import Hashes
-from springtide.policy.group import Share, Table, Targets
-from springtide.policy.registry import validate
+from springtide.policy.group import GroupPlugin, Share, Table, Targets
 from springtide.policy.shard import spread
 
 OWNER = "owner"
@@ -21,21 +20,17 @@ OWNER = "owner"
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(GroupPlugin):
     """Target = the owner of the key's shard. The grouping of stateful operators.
 
     >>> Shards().route(Share(3, width=2, hashes=lambda: np.array([0, 2**63, 2**64 - 1], dtype=np.uint64)), {})
     array([0, 1, 1])
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "shards"
-    source: ClassVar[str] = "Elasticutor, section 3.1"
-    summary: ClassVar[str] = "to the task of the key's shard, for operators with state: shards move between tasks, keys never"
+    name = "shards"
+    source = "Elasticutor, section 3.1"
+    summary = "to the task of the key's shard, for operators with state: shards move between tasks, keys never"
     needs_key: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def route(self, share: Share, table: Table) -> Targets:
         owner = table[OWNER] if OWNER in table else spread(256, share.width)

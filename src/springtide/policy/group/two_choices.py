@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from springtide.model.costs import Hashes
-from springtide.policy.group import Online, Share, Table, Targets, kernel
+from springtide.policy.group import GroupPlugin, Online, Share, Table, Targets, kernel
 from springtide.policy.group.keys import mix, mixed_one
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 _OTHER = np.uint64(0x5851F42D4C957F2D)
 
 
 @dataclass(frozen=True)
-class TwoChoices:
+class TwoChoices(GroupPlugin):
     """Partial key grouping: a record goes to H₁(key) or H₂(key), whichever got fewer records so far (section III).
 
     Nasir, De Francisci Morales, García-Soriano, Kourtellis, Serafini: The Power of Both Choices (2015). A key is on two tasks
@@ -30,16 +30,12 @@ class TwoChoices:
     [2, 2]
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "two-choices"
-    source: ClassVar[str] = "The Power of Both Choices (Nasir et al., 2015), section III"
-    summary: ClassVar[str] = "each key to the less loaded of two tasks"
+    name = "two-choices"
+    source = "The Power of Both Choices (Nasir et al., 2015), section III"
+    summary = "each key to the less loaded of two tasks"
     needs_key: ClassVar[bool] = True
 
     seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed gives the keys other tasks")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def route(self, share: Share, table: Table) -> Targets:
         k = np.uint64(share.width)

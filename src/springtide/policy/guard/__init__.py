@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
+from springtide.policy.plugin import Plugin
 
 State = Mapping[str, Any]
 """The state of a guard, in values that JSON can carry."""
@@ -19,7 +20,6 @@ class Guard(Protocol):
 
     def initial(self) -> State:
         """The state before the first interval."""
-        ...
 
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         """The new state, and the requests that pass; the reason of a changed request has the wanted degree and why it changed.
@@ -27,4 +27,10 @@ class Guard(Protocol):
         Refused requests are journalled; with a method ``why``, as in ``vetoes.Explains``, a guard gives its reason.
         A pure function of its arguments. It is called in every interval, also without requests.
         """
-        ...
+
+
+class GuardPlugin(Plugin):
+    kind = "guard"
+
+    def initial(self) -> State:
+        return {}

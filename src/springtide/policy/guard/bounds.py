@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.by_operator import by_operator, check_names
-from springtide.policy.guard import State
+from springtide.policy.guard import GuardPlugin, State
 from springtide.policy.guard.shared import amended
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(GuardPlugin):
     """No operator has fewer replicas than its least or more than its most, whatever the policy requests.
 
     An operator outside its bounds is brought back at once. If it cannot use its least, it gets the most that it can use.
@@ -26,17 +25,16 @@ class Bounds:
     ((4, 8), (2, 200))
     """
 
-    kind: ClassVar[str] = "guard"
-    name: ClassVar[str] = "bounds"
-    source: ClassVar[str] = "common practice"
-    summary: ClassVar[str] = "the least and the most replicas of every operator"
+    name = "bounds"
+    source = "common practice"
+    summary = "the least and the most replicas of every operator"
 
     least: int = parameter(1, "replicas", 1, help="the least of every operator that by_name does not name")
     most: int = parameter(200, "replicas", 1, help="the most of every operator that by_name does not name")
     by_name: str = parameter("", help="least-most by operator, such as enrich=2-8,classify=1-4")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.least > self.most:
             raise OptionError(f"'bounds': least={self.least} is above most={self.most}")
         _ = self._named  # a wrong text fails here, not in the first interval
@@ -53,9 +51,6 @@ class Bounds:
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when ``by_name`` names an operator that does not exist."""
         check_names("'bounds': by_name", self._named, operators)
-
-    def initial(self) -> State:
-        return {}
 
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         reviewed = []

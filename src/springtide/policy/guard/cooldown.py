@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.guard import State
+from springtide.policy.guard import GuardPlugin, State
 from springtide.policy.guard.shared import SLACK_S, clock
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Cooldown:
+class Cooldown(GuardPlugin):
     """After a change of an operator, its next scale-out and its next scale-in each wait for their time.
 
     Only a change that happened counts: the degree differs from that of the previous interval. A refused request starts no
     pause.
     """
 
-    kind: ClassVar[str] = "guard"
-    name: ClassVar[str] = "cooldown"
-    source: ClassVar[str] = "common practice"
-    summary: ClassVar[str] = "no second change of an operator for a while"
+    name = "cooldown"
+    source = "common practice"
+    summary = "no second change of an operator for a while"
 
     before_out: float = parameter(30.0, "s", 0, help="from a change of an operator to its next scale-out")
     before_in: float = parameter(300.0, "s", 0, help="from a change of an operator to its next scale-in")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def initial(self) -> State:
         return {"clock": 0.0, "degrees": {}, "changed": {}}

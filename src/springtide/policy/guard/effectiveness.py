@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.guard import State
+from springtide.policy.guard import GuardPlugin, State
 from springtide.policy.guard.shared import SLACK_S, clock
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Effectiveness:
+class Effectiveness(GuardPlugin):
     """After a scale-out without effect, scale-outs of the operator are refused for a while.
 
     From p to p' replicas, an operator that served s records/s is expected to serve s·(p'/p − 1) more. That is compared with
@@ -26,17 +26,13 @@ class Effectiveness:
     of 5/s is less than a tenth of 100/s, and 3,000 ≥ 100/s · 10 s: no more scale-outs for ten minutes.
     """
 
-    kind: ClassVar[str] = "guard"
-    name: ClassVar[str] = "effectiveness"
-    source: ClassVar[str] = "Flink autoscaler"
-    summary: ClassVar[str] = "no further scale-out for a while after one without effect"
+    name = "effectiveness"
+    source = "Flink autoscaler"
+    summary = "no further scale-out for a while after one without effect"
 
     threshold: float = parameter(0.1, "", 0, 1, help="the least rise of the served records, as a share of the expected rise")
     settle: float = parameter(0.0, "s", 0, help="until new replicas count; at least the start-up time of a replica")
     pause: float = parameter(600.0, "s", 0, help="how long scale-outs of the operator are refused")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def initial(self) -> State:
         return {"clock": 0.0, "operators": {}}

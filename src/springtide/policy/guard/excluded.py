@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import ClassVar
 
 from springtide.errors import OptionError
 from springtide.model.duration import seconds
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.guard import State
-from springtide.policy.registry import parameter, validate
+from springtide.policy.guard import GuardPlugin, State
+from springtide.policy.registry import parameter
 
 DAYS = ("Mo", "Tu", "We", "Th", "Fr", "Sa", "Su")
 _DAY_S, _WEEK_S = 86_400.0, 7 * 86_400.0
@@ -23,7 +22,7 @@ Spans = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Excluded:
+class Excluded(GuardPlugin):
     """No request passes in the given periods.
 
     ``periods`` count from the start of the run. ``daily`` are times of the day, with the days on which they begin; a period
@@ -35,17 +34,16 @@ class Excluded:
     [False, True, True, False]
     """
 
-    kind: ClassVar[str] = "guard"
-    name: ClassVar[str] = "excluded"
-    source: ClassVar[str] = "Flink autoscaler"
-    summary: ClassVar[str] = "periods in which nothing changes"
+    name = "excluded"
+    source = "Flink autoscaler"
+    summary = "periods in which nothing changes"
 
     periods: str = parameter("", help="since the run's start, such as 0-60s; 10m-15m (up to, not including, the end)")
     daily: str = parameter("", help="times of the day, such as 08:00-09:30 Mo-Fr; 23:00-01:00 Sa,Su; needs started")
     started: str = parameter("", help="when the run started, such as 2026-03-02T07:00:00+01:00")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         _ = self._since_start, self._weekly, self._offset  # a wrong text fails here, not in the first interval
         if self.daily.strip() and not self.started.strip():
             raise OptionError(f"'excluded': daily={self.daily!r} needs started, such as started='2026-03-02T07:00:00'")
@@ -98,9 +96,6 @@ class Excluded:
         return any(begin <= at < end for begin, end in self._since_start) or any(
             begin <= moment < end for begin, end in self._weekly for moment in (week, week + _WEEK_S)
         )
-
-    def initial(self) -> State:
-        return {}
 
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         return state, () if self.excludes(snapshot.at) else requests

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -33,13 +32,9 @@ class Guarded:
     policy: ScalePolicy
     guards: tuple[Guard, ...]
 
-    if TYPE_CHECKING:
-        name: ClassVar[str]
-    else:
-
-        @property
-        def name(self) -> str:
-            return self.policy.name
+    @property
+    def name(self) -> str:
+        return self.policy.name
 
     def initial(self) -> State:
         guards = {key: guard.initial() for key, guard in self._keyed()}

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.guard import State
+from springtide.policy.guard import GuardPlugin, State
 from springtide.policy.guard.shared import ROUNDING
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Hysteresis:
+class Hysteresis(GuardPlugin):
     """A change passes only if it is at least ``share`` of the operator's degree.
 
     At 0.1, ten replicas may become nine or eleven, but twenty have to become eighteen or fewer, or 22 or more.
     """
 
-    kind: ClassVar[str] = "guard"
-    name: ClassVar[str] = "hysteresis"
-    source: ClassVar[str] = "common practice"
-    summary: ClassVar[str] = "no changes that are small relative to the degree"
+    name = "hysteresis"
+    source = "common practice"
+    summary = "no changes that are small relative to the degree"
 
     share: float = parameter(0.1, "", 0, 1, help="the least change that passes, as a share of the degree")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
 
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         return state, tuple(request for request in requests if self._worth_it(request, snapshot))

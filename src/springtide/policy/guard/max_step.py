@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.guard import State
+from springtide.policy.guard import GuardPlugin, State
 from springtide.policy.guard.shared import ROUNDING, amended
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class MaxStep:
+class MaxStep(GuardPlugin):
     """In an interval, an operator's degree changes by at most a number of replicas or a share of it, whichever is more.
 
     Both are needed: a replica at a time is slow for a hundred, and half of one replica is none.
@@ -23,27 +22,20 @@ class MaxStep:
     ((1, 5), (5, 20))
     """
 
-    kind: ClassVar[str] = "guard"
-    name: ClassVar[str] = "max-step"
-    source: ClassVar[str] = "Kubernetes"
-    summary: ClassVar[str] = "limits the change of a degree in an interval, to a number of replicas or a share"
+    name = "max-step"
+    source = "Kubernetes"
+    summary = "limits the change of a degree in an interval, to a number of replicas or a share"
 
     replicas_out: int = parameter(4, "replicas", 1, help="how many more are always allowed")
     share_out: float = parameter(1.0, "", 0, 1_000, help="or this share of the degree more")
     replicas_in: int = parameter(1, "replicas", 1, help="how many fewer are always allowed")
     share_in: float = parameter(0.5, "", 0, 1, help="or this share of the degree fewer")
 
-    def __post_init__(self) -> None:
-        validate(self)
-
     def reach(self, degree: int) -> tuple[int, int]:
         """The least and the most replicas after the next change from this degree."""
         fewer = max(self.replicas_in, int(self.share_in * degree + ROUNDING))
         more = max(self.replicas_out, int(self.share_out * degree + ROUNDING))
         return max(1, degree - fewer), degree + more
-
-    def initial(self) -> State:
-        return {}
 
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         reviewed = []

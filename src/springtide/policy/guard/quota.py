@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.guard import State
+from springtide.policy.guard import GuardPlugin, State
 from springtide.policy.guard.shared import amended
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Quota:
+class Quota(GuardPlugin):
     """All operators together have at most ``most`` replicas, or one each if there are more operators.
 
     Scale-ins make room first. Then scale-outs are granted in the order of their scores, and of equal scores in the order of
@@ -23,18 +22,11 @@ class Quota:
     With a quota of 10, a = 4 and b = 4, and both wanting 8, a with the score 0.2 and b with 0.9: b gets 6, a stays at 4.
     """
 
-    kind: ClassVar[str] = "guard"
-    name: ClassVar[str] = "quota"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "limits the replicas of all operators together"
+    name = "quota"
+    source = "Springtide"
+    summary = "limits the replicas of all operators together"
 
     most: int = parameter(0, "replicas", 0, help="of all operators together; 0: the slots that the run may have")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
 
     def review(self, state: State, snapshot: Snapshot, requests: tuple[Request, ...]) -> tuple[State, tuple[Request, ...]]:
         quota = self._of(snapshot)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.guard import State
+from springtide.policy.guard import GuardPlugin, State
 from springtide.policy.guard.shared import SLACK_S, amended, clock
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 
 @dataclass(frozen=True)
-class Stabilisation:
+class Stabilisation(GuardPlugin):
     """An operator scales in only to the largest degree that was wanted in the last window; scale-outs pass at once.
 
     Without a request, the present degree counts as wanted. So does the first degree of an operator, as in Kubernetes: a
@@ -23,15 +22,11 @@ class Stabilisation:
     100 s it is 5.
     """
 
-    kind: ClassVar[str] = "guard"
-    name: ClassVar[str] = "stabilisation"
-    source: ClassVar[str] = "Kubernetes"
-    summary: ClassVar[str] = "scale-in only to the largest degree wanted in the last window"
+    name = "stabilisation"
+    source = "Kubernetes"
+    summary = "scale-in only to the largest degree wanted in the last window"
 
     window: float = parameter(300.0, "s", 0, help="how far back wanted degrees count")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def initial(self) -> State:
         return {"clock": 0.0, "wanted": {}}

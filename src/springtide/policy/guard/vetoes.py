@@ -25,7 +25,6 @@ class Explains(Protocol):
 
     def why(self, state: State, snapshot: Snapshot, request: Request) -> str:
         """The reason, with the numbers; ``state``: from its review."""
-        ...
 
 
 def vetoes(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.request import Verdict
 from springtide.model.snapshot import Snapshot
+from springtide.policy.plugin import Plugin
 
 State = Mapping[str, Any]
 """The state of a policy, in values that JSON can carry, so that it survives a restart."""
@@ -27,18 +28,24 @@ class ScalePolicy(Protocol):
     A policy is frozen; its knowledge is in the state, which the caller stores and passes back.
     """
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str: ...
 
     def initial(self) -> State:
         """The state before the first interval."""
-        ...
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         """The new state, and a request for every operator whose degree should change.
 
         A pure function of its arguments: no clock, no file, and no random source but ``rng``.
         """
-        ...
+
+
+class ScalePlugin(Plugin):
+    kind = "scale"
+
+    def initial(self) -> State:
+        return {}
 
 
 def decided(policy: Decides, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
@@ -88,7 +95,6 @@ class ChecksOperators(Protocol):
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when a parameter names an operator that does not exist."""
-        ...
 
 
 def check(policy: ScalePolicy, operators: Sequence[str]) -> None:

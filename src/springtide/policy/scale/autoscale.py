@@ -1,4 +1,4 @@
-"""AUTOSCALE: the forecast input of the next window, through the whole graph, divided by a replica's capacity in it."""
+"""AUTOSCALE: forecasts the input of the next window through the whole graph, and divides it by a replica's capacity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,67 +16,67 @@ from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.forecast.best_fit import BestFit
 from springtide.policy.forecast.linear import Linear
 from springtide.policy.forecast.many import next_windows
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 
 COMBINE = {"max": max, "min": min}
 
 _NOISE = 1e-9  # 10 replicas computed as 10.000000000000002 are not 11
-_MOST = 1e9  # replicas; what is above is an error in measuring
+_MOST = 1e9  # replicas; a higher value is an error of measurement
 _LEAST_INTERVAL_S = 1e-6
 
 
 class Estimate(NamedTuple):
-    """An operator's input in the next window, and its present backlog, in records; None: unknown."""
+    """An operator's input in the next window and its backlog, in records; None: unknown."""
 
     coming: float
     pending: int | None
 
     @property
     def total(self) -> float:
-        """EstimInput of equation 5; without the backlog while that is unknown."""
+        """EstimInput of equation 5, without an unknown backlog."""
         return self.coming + (self.pending or 0)
 
 
 @dataclass(frozen=True)
-class Autoscale:
-    """DABS-Storm's predecessor (section 4): a line through each operator's input, and capacity by the time of a record alone.
+class Autoscale(ScalePlugin):
+    """DABS-Storm's predecessor (section 4): a linear forecast of each operator's input, and capacity by the time per record.
 
-    The window Δ is ``window`` intervals; every interval it moves on by one. For each operator, in the order of the graph:
+    The window Δ has ``window`` intervals, and moves on by one every interval. For each operator, in the order of the graph:
 
     - EstimR (equation 3): its forecast input, summed over the next window.
-    - EstimInput (equation 5): EstimR combined with what its producers will send it (equation 4: their EstimInput times the mean
-      selectivity ᾱ of the window), plus what waits for it. A source counts as a producer, as a spout does in Storm.
-    - idealK (equations 6, 10): EstimInput / (Δ / latency); latency is the mean time of work on a record in the window.
-    - Only outside the working interval [β·k, k] (equation 11) the degree changes, to ⌈idealK⌉ (equation 12).
+    - EstimInput (equation 5): EstimR combined with the expected output of its producers (equation 4: their EstimInput times the
+      mean selectivity ᾱ of the window), plus its backlog. A source counts as a producer, like a spout in Storm.
+    - idealK (equations 6, 10): EstimInput / (Δ / latency), with the mean time of work per record in the window as the latency.
+    - The degree changes only outside the working interval [β·k, k] (equation 11), to ⌈idealK⌉ (equation 12).
 
-    Nothing is measured while a change settles, and after a change an operator does not change for a window. A change counts
-    when it happened, not when it was requested: the degree differs from that of the previous interval.
+    Nothing is measured while a change settles, and an operator does not change for a window after a change. A change counts
+    when it takes effect, i.e. when the degree differs from that of the previous interval.
 
-    In micro-batches records wait at the sources only, and each operator's backlog is its part of them. So a producer's expected
-    output leaves out its backlog: else an operator would count the same records once for each operator before it.
+    In micro-batches records wait at the sources only, and each operator's backlog is its share of them. A producer's expected
+    output therefore excludes its backlog: an operator would count the same records once per upstream operator otherwise.
 
-    When the backlog is unknown, the estimate is too low: good enough to scale out, not to scale in.
+    An unknown backlog makes the estimate too low: good enough to scale out, but not to scale in.
 
-    1,000/s of 5 ms each, and 6,000 that wait: 66,000 records in the next 60 s, 12,000 for a replica: 5.5, so 6 replicas.
+    Example: 1,000 records/s of 5 ms each, with 6,000 waiting, are 66,000 records in the next 60 s. A replica can process 12,000
+    of them, so 5.5 replicas are needed: 6.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "autoscale"
-    source: ClassVar[str] = "AUTOSCALE (Kotto Kombi et al.), as DABS-Storm recalls it, section 4"
-    summary: ClassVar[str] = "a linear forecast through the graph, against the time that a record takes"
+    name = "autoscale"
+    source = "AUTOSCALE (Kotto Kombi et al.), as DABS-Storm recalls it, section 4"
+    summary = "a linear forecast through the graph, against the time that a record takes"
 
     window: int = parameter(
-        6, "intervals", 3, 1_000, "how far the forecast looks back and ahead (DABS-Storm: 60 s of 10 s each)"
+        6, "intervals", 3, 1_000, "length of the window, both backwards and ahead (DABS-Storm: 60 s in intervals of 10 s)"
     )
     beta: float = parameter(0.8, "", 0, 1, "scale in below this share of the degree (DABS-Storm: 0.8 in table 2, near 0 in §6)")
-    combine: str = parameter("max", help="of an operator's own forecast and its producers' take the max (cautious) or the min")
+    combine: str = parameter("max", help="combine an operator's own forecast with its producers' by max (cautious) or min")
     settling: int = parameter(
-        1, "intervals", 0, 1_000, "not measured after a change; at least as long as a replica takes to come"
+        1, "intervals", 0, 1_000, "time after a change without measurements; at least the start-up time of a replica"
     )
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.combine not in COMBINE:
             raise OptionError(f"{self.name!r}: combine={self.combine!r} is not allowed; {nearest(self.combine, COMBINE)}")
 
@@ -85,26 +85,26 @@ class Autoscale:
         return Linear(window=self.window)
 
     def _usable(self, snapshot: Snapshot) -> Mapping[str, float]:
-        """The share of a core that each operator's replicas can use where it is not a whole one; here CPU plays no part."""
+        """The share of a core that each operator's replicas can use, if it is not a whole one; AUTOSCALE ignores CPU."""
         return {}
 
     @property
     def _share_for_sizing(self) -> float:
-        """The share of a core that a replica counts for when a new degree is computed."""
+        """The share of a core that a replica provides in the computation of a new degree."""
         return 1.0
 
     def initial(self) -> State:
         """The state before the first interval.
 
-        ``series``: a forecast for each source and operator. ``work``: by operator, busy seconds and records served; ``passed``:
-        by operator and producer, records that came and that the producer served; both of the last intervals that had any.
+        ``series``: a forecast for each source and operator. ``work``: by operator, busy seconds and served records; ``passed``:
+        by operator and producer, records received and records that the producer served; both cover the last intervals with any.
         ``since``: intervals since an operator changed, up to a window. ``settling``: intervals that will not be measured.
         """
         return {"degrees": {}, "since": {}, "settling": 0, "series": {}, "work": {}, "passed": {}}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not _LEAST_INTERVAL_S <= snapshot.interval_s < math.inf:
-            return state, ()  # no time has passed: nothing was measured
+            return state, ()  # nothing was measured
         state, measured = self._watched(state, snapshot)
         if not measured:
             return state, ()
@@ -115,15 +115,15 @@ class Autoscale:
             if not latency or state["since"][name] < self.window:
                 continue
             has, cpu = state["degrees"][name], usable.get(name, 1.0)
-            needed = estimate.total * latency / delta  # replicas, with a core each
+            needed = estimate.total * latency / delta  # in replicas with a core each
             degree = self._degree(has, needed / cpu, needed / share)
             if degree > has or (degree < has and estimate.pending is not None):
                 wanted[name] = degree, self._reason(estimate, delta, latency, cpu, has)
         return state, changes(snapshot, wanted)
 
     def _degree(self, degree: int, ideal: float, sized: float) -> int:
-        """Equations 11 and 12. A scale-out never takes replicas away, and a scale-in never adds any, which the paper's
-        formulas can: 7.5 of 10 replicas are below β·k = 8, and sized by 0.7 of a core each they are 11."""
+        """Equations 11 and 12. A scale-out never removes replicas, and a scale-in never adds any, although the paper's formulas
+        can: 7.5 of 10 replicas are below β·k = 8, and become 11 if sized by 0.7 of a core each."""
         new = max(1, math.ceil(min(sized, _MOST) - _NOISE)) if sized >= 0 else degree
         if ideal > degree + _NOISE:
             return max(degree, new)
@@ -140,7 +140,7 @@ class Autoscale:
         )
 
     def _watched(self, state: State, snapshot: Snapshot) -> tuple[State, bool]:
-        """The state after one more interval, and whether it was measured."""
+        """The state after another interval, and whether that was measured."""
         changed = {o.name for o in snapshot.operators if state["degrees"].get(o.name, o.degree) != o.degree}
         since = state["since"]
         settling = state["settling"]
@@ -158,7 +158,7 @@ class Autoscale:
         return (seen, False) if settling else ({**seen, **self._measured(state, snapshot)}, True)
 
     def _measured(self, state: State, snapshot: Snapshot) -> dict[str, Any]:
-        """Inputs, work and selectivities with those of one more interval. What is missing leaves all as it was."""
+        """Inputs, work and selectivities after another interval. Missing measurements change nothing."""
         rates = {s.name: None if s.rows is None else s.rows / snapshot.interval_s for s in snapshot.sources}
         taken = {s.name: s.rows for s in snapshot.sources}
         for o in snapshot.operators:
@@ -200,7 +200,7 @@ class Autoscale:
         return found
 
     def _own(self, state: State, snapshot: Snapshot, names: Sequence[str]) -> dict[str, float]:
-        """EstimR of equation 3, in records: the curve that the forecaster fitted, read off at every step of the next window."""
+        """EstimR of equation 3, in records: the fitted curve, evaluated at every step of the next window."""
         sums = next_windows([state["series"][name] for name in names], self.window)
         return {name: snapshot.interval_s * each for name, each in zip(names, sums, strict=True)}
 
@@ -208,7 +208,7 @@ class Autoscale:
 def _produced(
     operator: OperatorSnapshot, passed: Mapping[str, Sequence[Sequence[float]]], sent: Mapping[str, float]
 ) -> float | None:
-    """Σ EstimOutput over the producers; None when there are none, or one of them is not known: a part of the sum is no sum."""
+    """The sum of EstimOutput over the producers; None without producers, or if any of them is unknown."""
     outputs = []
     for name, _ in operator.inputs:
         selectivity = _ratio(passed.get(name, ()))
@@ -219,7 +219,7 @@ def _produced(
 
 
 def _ratio(pairs: Sequence[Sequence[float]]) -> float | None:
-    """The mean over the window, in which a record counts as much as any other; None without one."""
+    """The ratio of sums over the window, so that every record counts the same; None without records."""
     above = below = 0.0
     for part, whole in pairs:
         above += part

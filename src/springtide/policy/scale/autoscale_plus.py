@@ -1,11 +1,10 @@
-"""AUTOSCALE+: as AUTOSCALE, with the forecast that fits best and the CPU that replicas can really use."""
+"""AUTOSCALE+: AUTOSCALE with the best-fitting forecast, and with the CPU that replicas can really use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from springtide.errors import OptionError
 from springtide.model.snapshot import NodeSnapshot, Snapshot
@@ -13,30 +12,30 @@ from springtide.policy.forecast.best_fit import BestFit
 from springtide.policy.registry import parameter
 from springtide.policy.scale.autoscale import Autoscale
 
-_LEAST_SHARE = 0.01  # of a core: a replica on a full node still gets its turn
+_LEAST_SHARE = 0.01  # of a core: even on a full node a replica gets some time
 
 
 @dataclass(frozen=True)
 class AutoscalePlus(Autoscale):
     """DABS-Storm's policy (section 4). It differs from AUTOSCALE in:
 
-    - EstimR by the best of linear, logarithmic and exponential regression.
-    - Whether to act is judged by Capacity = Δ/latency × usable CPU (equation 9), with what the nodes have left over.
-    - The new degree is sized by ResCapacity = Δ/latency × reserved CPU × margin (equation 13): after a change replicas may be
-      anywhere, and only what is reserved is sure.
+    - EstimR uses the best of linear, logarithmic and exponential regression.
+    - The decision to act uses Capacity = Δ/latency × usable CPU (equation 9), which includes the unused CPU of the nodes.
+    - The new degree is sized by ResCapacity = Δ/latency × reserved CPU × margin (equation 13): replicas may move to other
+      nodes, and only reserved CPU is guaranteed.
 
-    The margin is 1 − λ, which is the slight underestimate that the text speaks of; ``literal_margin`` takes λ itself, as
-    equation 13 is printed: with λ = 0.3, three times as many replicas as are needed.
+    The margin is 1 − λ, the slight underestimate that the text mentions. ``literal_margin`` uses λ itself, as printed in
+    equation 13: with λ = 0.3, three times as many replicas as needed.
 
-    1,000/s of 5 ms with 6,000 waiting are 5.5 replicas (see AUTOSCALE); if their nodes let them use 0.9 of a core, 6.1. So 6
-    are too few, and sized by 1 · (1 − 0.3) of a core, ⌈5.5 / 0.7⌉ = 8 are wanted.
+    Example: 1,000 records/s of 5 ms with 6,000 waiting need 5.5 replicas (see AUTOSCALE), or 6.1 if their nodes provide 0.9 of
+    a core. So 6 are too few, and sizing by 1 · (1 − 0.3) of a core gives ⌈5.5 / 0.7⌉ = 8.
     """
 
-    name: ClassVar[str] = "autoscale+"
-    source: ClassVar[str] = "DABS-Storm (Kotto Kombi et al.), section 4"
-    summary: ClassVar[str] = "the best of three forecasts through the graph, against the CPU that can be used"
+    name = "autoscale+"
+    source = "DABS-Storm (Kotto Kombi et al.), section 4"
+    summary = "the best of three forecasts through the graph, against the CPU that can be used"
 
-    reserved: float = parameter(1.0, "cores", 0.01, 1, help="what is reserved for each replica")
+    reserved: float = parameter(1.0, "cores", 0.01, 1, help="the reserved CPU of each replica")
     weight: float = parameter(0.3, "", 0, 0.99, help="λ: the reserved CPU counts as 1 − λ of it when a degree is computed")
     literal_margin: bool = parameter(False, help="λ of the reserved CPU instead of 1 − λ, as equation 13 is printed")
     cap: float = parameter(3.0, "times", 1, 1_000, help="limits an exponential forecast, as a multiple of the window's largest")
@@ -60,14 +59,14 @@ class AutoscalePlus(Autoscale):
 
 
 def usable(snapshot: Snapshot, reserved: float) -> dict[str, float]:
-    """Equations 7 and 8: the share of a core that an operator's replicas can use, the least of theirs.
+    """Equations 7 and 8: the share of a core that an operator's replicas can use; the least of them counts.
 
-    A replica has what it reserved, or uses if that is more, and an equal part of what its node has left: its cores, less what
-    is used by whomever and what others reserved and do not use. Never more than one core, and never less than it uses. (The
-    paper's equation 7 refers to itself.) A node of which any of that is unknown tells nothing, and no node means a whole core.
+    A replica has its reservation, or its use if that is more, and an equal part of its node's free CPU: the cores without all
+    used CPU and without unused reservations of others. The share is at most a core, and at least the replica's use. (The
+    paper's equation 7 refers to itself.) A node with unknown values is ignored, and a replica without a node has a whole core.
 
-    One core, 0.6 of it used, 0.5 by A and 0.1 by B, who reserved 0.3 each. A: 0.5 + (1 − 0.6 − 0.2) / 2 = 0.6; B: 0.3 + (1 −
-    0.6 − 0) / 2 = 0.5.
+    Example: 0.6 of a core is used, 0.5 by A and 0.1 by B, which reserved 0.3 each. A gets 0.5 + (1 − 0.6 − 0.2) / 2 = 0.6, and
+    B 0.3 + (1 − 0.6 − 0) / 2 = 0.5.
     """
     tenants: dict[str, list[float | None]] = {}
     for operator in snapshot.operators:
@@ -90,7 +89,7 @@ def usable(snapshot: Snapshot, reserved: float) -> dict[str, float]:
 
 
 def _left(node: NodeSnapshot, uses: list[float | None], reserved: float) -> float | None:
-    """Cores that nobody uses or has reserved; below 0 where more is reserved than there is."""
+    """The cores that are neither used nor reserved; below 0 if more is reserved than exists."""
     known = [use for use in uses if use is not None]
     if node.used is None or len(known) < len(uses):
         return None

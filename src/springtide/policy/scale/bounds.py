@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 
 def shared_out(target_s: float, names: Sequence[str], cost_s: Mapping[str, float]) -> dict[str, float]:
-    """Each operator's share of the target, in ms, by what a record costs there.
+    """Each operator's share of the target in ms, in proportion to its cost per record.
 
-    An operator of unknown cost counts with the mean cost; without any costs, all shares are the same.
+    An operator of unknown cost counts with the mean cost; without any costs all shares are equal.
 
     >>> shared_out(0.24, ["a", "b", "c"], {"a": 1.0, "b": 3.0})
     {'a': 40.0, 'b': 120.0, 'c': 80.0}

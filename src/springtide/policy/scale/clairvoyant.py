@@ -1,12 +1,12 @@
-"""The clairvoyant: the bound for scaling policies, in the simulator only.
+"""The clairvoyant: a bound for scaling policies, in the simulator only.
 
-It knows the rates of the whole trace, and finds by dynamic programming the fewest replica-seconds that keep the latency
-target in every second, when degrees change at the ends of intervals only. A second's latency is the time to work off the
-queue that the fluid model has then, the work itself, and the wait of an M/M/k queue at that second's rate. The state is the
-queue that one interval leaves to the next. Operators in a line with the same cost are sized together, with degrees within
-one of each other; elsewhere each by itself, with the part of the target that its cost has in all costs.
+It knows the rates of the whole trace, and finds by dynamic programming the fewest replica-seconds that meet the latency target
+in every second, with changes of degrees at the ends of intervals only. The latency of a second is the time to clear the fluid
+model's queue, plus the work itself, plus the wait of an M/M/k queue at that second's rate. The state is the queue at the end of
+an interval. Operators in a line with the same cost are sized together, with degrees that differ by at most one; others are
+sized alone, with a share of the target in proportion to their cost.
 
-Where the limit forbids the target, it is late for no longer than with all possible replicas.
+If the limit makes the target impossible, it is late for no longer than with all replicas.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ import numpy.typing as npt
 from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.scale import State, changes
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.demand import demand
 
 Floats = npt.NDArray[np.float64]
 
 QUEUES = 24
-"""Classes of queues at the end of an interval, from none to the longest that the target allows."""
+"""Classes of queues at the end of an interval, from empty to the longest that the target allows."""
 LATE = 1e6
-"""Cost of a second above the target, in replica-seconds: the target comes first, also where the limit forbids it."""
+"""Cost of a second above the target in replica-seconds: the target has priority, even if the limit makes it impossible."""
 
 
 @dataclass(frozen=True)
 class FutureWork:
-    """An operator's future: the records that come to it in each second, the cost of a record, and the most replicas.
+    """An operator's future: the arrivals in each second, the cost of a record, and the maximum number of replicas.
 
-    ``variability``: (c_a² + c_s²)/2, by which the wait of M/M/k is multiplied (Allen and Cunneen): 1 when arrivals and work
-    are exponential, 0 when both are even.
+    ``variability``: (c_a² + c_s²)/2, the factor of the wait of M/M/k (Allen and Cunneen): 1 for exponential arrivals and work,
+    0 if both are even.
     """
 
     name: str
@@ -49,17 +49,16 @@ class FutureWork:
 
 
 @dataclass(frozen=True)
-class Clairvoyant:
-    """The fewest replica-seconds that keep the target in every second, knowing the trace."""
+class Clairvoyant(ScalePlugin):
+    """The fewest replica-seconds that meet the target in every second, with knowledge of the trace."""
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "clairvoyant"
-    source: ClassVar[str] = "a bound"
-    summary: ClassVar[str] = "the cheapest degrees that keep the target, knowing the trace: in the simulator only"
+    name = "clairvoyant"
+    source = "a bound"
+    summary = "the cheapest degrees that keep the target, knowing the trace: in the simulator only"
     simulator_only: ClassVar[bool] = True
 
     def for_future(self, future: Sequence[FutureWork], interval_s: float, target_s: float) -> Foreseen:
-        """The policy that plays the best degrees for this future."""
+        """The policy with the best degrees for this future."""
         degrees: dict[str, list[int]] = {}
         if not target_s > 0:
             raise OptionError(f"'clairvoyant' cannot keep a target of {target_s:g} s; it is above 0")
@@ -70,18 +69,15 @@ class Clairvoyant:
             degrees |= cheapest(group, round(interval_s), target_s * sum(work.cost_s for work in group) / total)
         return Foreseen({name: tuple(each) for name, each in degrees.items()}, interval_s)
 
-    def initial(self) -> State:
-        return {}
-
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> NoReturn:
         raise OptionError("'clairvoyant' knows the future, which only the simulator can tell; choose 'tide', say")
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Plays degrees that are computed beforehand."""
+    """Plays precomputed degrees."""
 
-    name: ClassVar[str] = "clairvoyant"
+    name: ClassVar[str] = Clairvoyant.name
 
     degrees: Mapping[str, tuple[int, ...]]
     interval_s: float
@@ -99,7 +95,7 @@ class Foreseen:
 
 
 def _groups(future: Sequence[FutureWork]) -> list[list[FutureWork]]:
-    """All of them together if they are alike, as in a line of equal operators; else each by itself."""
+    """The operators as a single group if they are alike, as in a line; else a group for each."""
     first = future[0]
     alike = all(
         work.cost_s == first.cost_s and work.limit == first.limit and np.array_equal(work.arrivals, first.arrivals)
@@ -113,8 +109,8 @@ def cheapest(group: Sequence[FutureWork], interval: int, target_s: float) -> dic
     work, count = group[0], len(group)
     if work.cost_s <= 0 or not len(work.arrivals):
         return {work.name: [1] * max(1, math.ceil(len(work.arrivals) / interval)) for work in group}
-    # Of each class of queues that can be, the one of the cheapest way to it, and what that cost. The last is of the way that
-    # has enough in every interval, or all that there can be: nobody is late for a shorter time.
+    # For each class of queues, a queue on the cheapest path to it, and its cost. The last entry belongs to the path that has
+    # enough replicas in every interval, or all possible ones: no path is late for a shorter time.
     queues, costs = np.zeros(1), np.zeros(1)
     choices: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
     for start in range(0, len(work.arrivals), interval):
@@ -124,7 +120,7 @@ def cheapest(group: Sequence[FutureWork], interval: int, target_s: float) -> dic
         late, left = _played(work, seconds, replicas // count, _waits(work, seconds, replicas, count), queues, target_s, count)
         spent = costs[None, :] + (replicas * len(seconds))[:, None] + LATE * late
         longest = _longest(work, work.arrivals[start + interval :][:interval], target_s)
-        will_be_late = np.maximum(0.0, left - longest) * work.cost_s / work.limit  # seconds, with all that there can be
+        will_be_late = np.maximum(0.0, left - longest) * work.cost_s / work.limit  # in seconds, with all possible replicas
         cheapest_first = np.argsort(spent + LATE * will_be_late, axis=None, kind="stable")
         classes = np.minimum(np.ceil(left / longest * (QUEUES - 1)), QUEUES - 1)  # an empty queue is a class of its own
         classes[-1, -1] = QUEUES
@@ -142,16 +138,16 @@ def cheapest(group: Sequence[FutureWork], interval: int, target_s: float) -> dic
 
 
 def _longest(work: FutureWork, seconds: Floats, target_s: float) -> float:
-    """The longest acceptable queue at the beginning of these seconds."""
+    """The longest acceptable queue at the start of these seconds."""
     return 2 * target_s * max(float(seconds.max(initial=0.0)), 1 / work.cost_s)
 
 
 def _candidates(work: FutureWork, seconds: Floats, count: int, target_s: float, overdue: float) -> npt.NDArray[np.int64]:
-    """Replicas of all operators together that may be worth it: from just too few to surely enough, also for what waits longer
-    than it should."""
+    """The candidates for the replicas of all operators together: from slightly too few to more than enough, including an
+    overdue queue."""
     least = math.ceil(demand(seconds, 2 * target_s) * work.cost_s)  # the mean wait of a burst is half its longest
     load = (demand(seconds, 0.0) + overdue / target_s) * work.cost_s
-    enough = math.ceil(load + 2 * math.sqrt(load)) + 3  # beyond, next to nobody waits
+    enough = math.ceil(load + 2 * math.sqrt(load)) + 3  # with more, almost no record waits
     low, high = max(1, min(least, work.limit)), max(1, min(enough, work.limit))
     return np.arange(low * count, high * count + 1)
 
@@ -159,7 +155,7 @@ def _candidates(work: FutureWork, seconds: Floats, count: int, target_s: float, 
 def _waits(work: FutureWork, seconds: Floats, replicas: npt.NDArray[np.int64], count: int) -> Floats:
     """[candidates, seconds] The wait of M/M/k at each second's rate, summed over the operators.
 
-    A queue that is all but full grows no faster than chance lets it: by √(4λt/π) records in t seconds.
+    A queue near saturation grows no faster than random variation: by √(4λt/π) records in t seconds.
     """
     most = int(replicas[-1]) // count + 1
     load = seconds * work.cost_s
@@ -184,7 +180,7 @@ def _played(
     target_s: float,
     count: int,
 ) -> tuple[Floats, Floats]:
-    """[candidates, queues] How many seconds are late with so many replicas after such a queue, and what queue is left."""
+    """[candidates, queues] The late seconds for each number of replicas and each initial queue, and the final queue."""
     capacity = (degrees / work.cost_s)[:, None]
     queue = np.broadcast_to(queues, (len(degrees), len(queues)))
     late = np.zeros(queue.shape)

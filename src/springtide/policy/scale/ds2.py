@@ -1,4 +1,4 @@
-"""DS2: as many replicas as the sources' rate needs when every replica works all the time.
+"""DS2: as many replicas as the sources' rate needs if every replica works all the time.
 
 Source: Kalavri et al.: "Three steps is all you need: fast, accurate, automatic scaling decisions for distributed streaming
 dataflows", OSDI 2018; names and defaults of ``activation``, ``warm_up`` and ``margin`` as in its configuration file
@@ -8,46 +8,38 @@ dataflows", OSDI 2018; names and defaults of ``activation``, ``warm_up`` and ``m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.measured import arrival_rates, carried, known_costs, rounded_up, shares, shown
 
 
 @dataclass(frozen=True)
-class Ds2:
+class Ds2(ScalePlugin):
     """p = ⌈input at the sources' full rate · (1 + margin) / true rate of a replica⌉, in the order of the graph.
 
-    The true rate is that of a replica that never waits: records by the time in which it worked, not by the clock. So one
-    decision sizes all operators, also those behind a bottleneck. Queues do not count: DS2 keeps up, and does not catch up.
+    The true rate is that of a replica that never waits: records per second of work instead of time. So a single decision sizes
+    all operators, including those behind a bottleneck. Queues are ignored: DS2 keeps up, but does not catch up.
 
-    Nothing is learned from the first ``warm_up`` intervals after the start and after every change of a degree. A decision is
-    carried out when it came ``activation`` times in a row, for all operators alike. An operator of which the true rate or
-    the input is not known keeps its degree.
+    The first ``warm_up`` intervals after the start and after every change of a degree are ignored. A decision takes effect, for
+    all operators together, after it has occurred ``activation`` times in a row. An operator with an unknown true rate or input
+    retains its degree.
 
     >>> rounded_up(1_000 * (1 + 0.2) / 400)  # 1,000 records/s, 400/s per replica, a fifth to spare
     3
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "ds2"
-    source: ClassVar[str] = "DS2 (OSDI 2018)"
-    summary: ClassVar[str] = "input at the sources' full rate over the true rate of a replica, in the order of the graph"
+    name = "ds2"
+    source = "DS2 (OSDI 2018)"
+    summary = "input at the sources' full rate over the true rate of a replica, in the order of the graph"
 
     margin: float = parameter(0.0, "", 0, help="spare capacity: 0.2 is a fifth")
     activation: int = parameter(1, "decisions", 1, help="equal decisions in a row before one is carried out")
     warm_up: int = parameter(2, "intervals", 0, help="intervals that are ignored after every change")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not snapshot.interval_s > 0:

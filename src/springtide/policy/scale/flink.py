@@ -1,10 +1,10 @@
-"""The rule of Flink's autoscaler: enough capacity for the input, for a restart and for the lag, at a target utilisation.
+"""The rule of Flink's autoscaler: capacity for the input, a restart and the lag, at a target utilisation.
 
 Source: Apache Flink Kubernetes operator, module flink-autoscaler; the rule, not its code.
 
-An operator that reads a source is what Flink calls a source, and its lag is what waits for it. Flink's queues between
-operators are short, so whatever waits does so at the source. The continuous simulator lets records wait anywhere; there what
-waits at an operator is added to the lag that comes to it from upstream.
+An operator that reads a source is a source in Flink's terms, and its lag is its backlog. Flink's queues between operators are
+short, so records wait at the sources. In the continuous simulator they wait anywhere; there an operator's own queue is added to
+the lag from upstream.
 """
 
 from __future__ import annotations
@@ -12,80 +12,74 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.measured import own_queue, queues, rounded_up, shares, shown
 
 Mark = Mapping[str, Any]
-"""What was counted up to a moment, so that the difference of two marks is what was measured between them.
+"""Cumulative counters at a moment; the difference of two marks is the measurement between them.
 
-``at``: the moment, in seconds. ``batched``: whether there are micro-batches. ``operators``, by name: ``seconds``, ``rows``,
-``busy`` and ``samples`` in all intervals in which it was measured, ``full`` the seconds, rows and number of those with much
-lag, ``inputs`` the rows from each producer, and ``lag`` what waits at that moment.
+``at``: the time in seconds. ``batched``: whether there are micro-batches. ``operators``, by name: ``seconds``, ``rows``,
+``busy`` and ``samples`` over all measured intervals; ``full``: seconds, rows and number of those with a long lag; ``inputs``:
+rows by producer; ``lag``: the present lag.
 """
 
 
 @dataclass(frozen=True)
-class Flink:
+class Flink(ScalePlugin):
     """CAP(u) = lag/catch-up + input·restart/catch-up + input/u; p' = ⌈CAP(target)/TPR · p⌉, TPR = rate / busy.
 
-    **Times.** Flink's defaults are for jobs that run for days and restart at every change: catch-up 30 min, restart 5, stable
-    5, measured for 15, and a scale-down waits for an hour. Here every time is a number of intervals, shortened so that it can
-    follow a trace of minutes: 2, 0, 1, 2 and 4. With its own, one of Flink's minutes an interval (30, 5, 5, 15, 60), it was
-    late for 63 % of psps_sbac's seconds, with these for 18 %. Nothing restarts here, so ``restart_time`` is 0.
+    **Times.** Flink's defaults suit jobs that run for days and restart at every change: catch-up 30 min, restart 5, stable 5,
+    measured for 15, and a scale-down waits for an hour. Here every time is a number of intervals, shortened so that the policy
+    can follow a trace of minutes: 2, 0, 1, 2 and 4. With Flink's own times, at a minute per interval (30, 5, 5, 15, 60), it was
+    late for 63 % of psps_sbac's seconds; with these for 18 %. Nothing restarts here, so ``restart_time`` is 0.
 
-    **When it acts.** After a change of any degree nothing is measured for ``stabilization_interval``, then a full
-    ``metrics_window`` is gathered. It acts if any operator that is to change is out of its bounds, TPR < CAP(upper, without
-    restart) or TPR > CAP(lower), and then makes all changes at once. While the lag is longer than
-    ``backlog_processing_lag_threshold`` the bounds are 1 and 0. A scale-down waits, and takes the largest p' of its wait.
+    **When it acts.** After a change of any degree nothing is measured for ``stabilization_interval``; then a full
+    ``metrics_window`` is collected. It acts if any operator that is to change is out of bounds, TPR < CAP(upper, without
+    restart) or TPR > CAP(lower), and then makes all changes at once. While the lag exceeds ``backlog_processing_lag_threshold``
+    the bounds are 1 and 0. A scale-down waits, and uses the largest p' of its wait.
 
-    **Where it looks.** Busy is that of the busiest replica where replicas are known. An operator with much lag works as fast
-    as it can, so its rate is its true rate (here a replica never waits for those after it, so there is no back-pressure to
-    take out). p' goes up to the first degree that shares the operator's shards out better; one without shards is not
-    aligned to anything.
-    An operator of which something was not measured keeps its degree, and so do those whose input depends on it.
+    **What it measures.** Busy is that of the busiest replica if replicas are known. An operator with a long lag works at full
+    speed, so its rate is its true rate (there is no back-pressure between replicas here). p' is rounded up to the next degree
+    that distributes the operator's shards more evenly; an operator without shards is not aligned. An operator with a missing
+    measurement retains its degree, and so do those that depend on its output.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "flink"
-    source: ClassVar[str] = "Apache Flink Kubernetes operator, autoscaler"
-    summary: ClassVar[str] = "capacity for input, restart and lag at a target utilisation, as Flink's autoscaler decides"
+    name = "flink"
+    source = "Apache Flink Kubernetes operator, autoscaler"
+    summary = "capacity for input, restart and lag at a target utilisation, as Flink's autoscaler decides"
 
-    utilization_target: float = parameter(0.7, "", 0.01, 1, help="how busy operators are to be")
-    target_utilization_boundary: float = parameter(0.3, "", 0, 1, help="how far from the target is left alone, either way")
-    catch_up_duration: float = parameter(
-        2.0, "intervals", 0, help="how long a lag may take to be worked off; 0: lag is ignored"
+    utilization_target: float = parameter(0.7, "", 0.01, 1, help="the target utilisation of operators")
+    target_utilization_boundary: float = parameter(0.3, "", 0, 1, help="the tolerated distance from the target, either way")
+    catch_up_duration: float = parameter(2.0, "intervals", 0, help="time to clear a lag; 0: the lag is ignored")
+    restart_time: float = parameter(
+        0.0, "intervals", 0, help="time for which a change stops the job, whose input is caught up, too"
     )
-    restart_time: float = parameter(0.0, "intervals", 0, help="how long a change stops the job; its input is caught up, too")
-    stabilization_interval: int = parameter(1, "intervals", 0, help="after a change, nothing is measured for this long")
-    metrics_window: int = parameter(2, "intervals", 1, help="how long is measured before a decision")
-    scale_down_interval: int = parameter(4, "intervals", 0, help="how long a scale-down waits")
-    scale_down_max_factor: float = parameter(0.6, "", 0, 1, help="the largest part of an operator taken at once")
-    scale_up_max_factor: float = parameter(100_000.0, "", 0, help="the most added at once, as a multiple")
-    vertex_min_parallelism: int = parameter(1, "replicas", 1, help="no operator is scaled below")
-    vertex_max_parallelism: int = parameter(200, "replicas", 1, help="no operator is scaled above")
-    backlog_processing_lag_threshold: float = parameter(5.0, "intervals", 0, help="a lag of more input than that is a backlog")
+    stabilization_interval: int = parameter(1, "intervals", 0, help="time after a change without measurements")
+    metrics_window: int = parameter(2, "intervals", 1, help="time of measurement before a decision")
+    scale_down_interval: int = parameter(4, "intervals", 0, help="waiting time of a scale-down")
+    scale_down_max_factor: float = parameter(0.6, "", 0, 1, help="the largest share of an operator's replicas removed at once")
+    scale_up_max_factor: float = parameter(100_000.0, "", 0, help="the largest increase at once, as a multiple")
+    vertex_min_parallelism: int = parameter(1, "replicas", 1, help="minimum degree of every operator")
+    vertex_max_parallelism: int = parameter(200, "replicas", 1, help="maximum degree of every operator")
+    backlog_processing_lag_threshold: float = parameter(5.0, "intervals", 0, help="a lag of more input than this is a backlog")
     observed_true_processing_rate_lag_threshold: float = parameter(
-        0.5, "intervals", 0, help="with a lag of more input than that the rate is the true rate"
+        0.5, "intervals", 0, help="with a lag of more input than this, the observed rate is the true rate"
     )
-    observed_true_processing_rate_min_observations: int = parameter(2, "intervals", 1, help="with such a lag, before it counts")
+    observed_true_processing_rate_min_observations: int = parameter(
+        2, "intervals", 1, help="intervals with such a lag before it counts"
+    )
     observed_true_processing_rate_switch_threshold: float = parameter(
-        0.15, "", 0, help="the observed rate is used when the rate by busy time is higher by more than this share"
+        0.15, "", 0, help="the observed rate applies if the rate by busy time exceeds it by this share"
     )
-    scaling_effectiveness_threshold: float = parameter(0.1, "", 0, 1, help="a scale-up that gained less of its aim failed")
-    scaling_effectiveness_detection_enabled: bool = parameter(False, help="do not scale up again after one that failed")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
+    scaling_effectiveness_threshold: float = parameter(0.1, "", 0, 1, help="a scale-up that reached less of its aim has failed")
+    scaling_effectiveness_detection_enabled: bool = parameter(False, help="no further scale-up after a failed one")
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not snapshot.interval_s > 0:
@@ -104,7 +98,7 @@ class Flink:
         return self._act(after, snapshot)
 
     def _act(self, state: dict[str, Any], snapshot: Snapshot) -> tuple[State, tuple[Request, ...]]:
-        """All changes if one of them is due, and the state with waiting scale-downs and past scale-ups."""
+        """All changes if any of them is due, and the state with waiting scale-downs and past scale-ups."""
         window = _window(state["marks"], snapshot)
         upper, lower = self._bounds(window)
         downs, ups, changed = dict(state["downs"]), dict(state["ups"]), {}
@@ -133,7 +127,7 @@ class Flink:
         return {**state, "downs": downs, "ups": ups}, requests
 
     def _bounds(self, window: _Window) -> tuple[float, float]:
-        """The bounds of an operator's utilisation; with a backlog 1 and 0, because no operator is then too idle."""
+        """The bounds of an operator's utilisation; 1 and 0 with a backlog, when no operator counts as idle."""
         longest = self.backlog_processing_lag_threshold * window.interval_s
         if any(seen.lag > longest * seen.rate for seen in window.seen.values()):
             return 1.0, 0.0
@@ -141,7 +135,7 @@ class Flink:
         return min(1.0, target + boundary), max(0.0, target - boundary)
 
     def _need(self, window: _Window, operator: OperatorSnapshot, upper: float, lower: float) -> _Need | None:
-        """p', and whether TPR is out of the bounds; None when something was not measured."""
+        """p', and whether TPR is out of bounds; None if a measurement is missing."""
         seen, flow = window.seen.get(operator.name), window.flows.get(operator.name)
         if seen is None or flow is None or operator.served is None or operator.utilisation is None:
             return None
@@ -154,7 +148,7 @@ class Flink:
         return _Need(degree, outside, rate, rate * factor, capacity, flow)
 
     def _true_rate(self, seen: _Seen) -> float:
-        """TPR: what it did by how busy it was, or what it did while much was waiting; infinite while nothing comes."""
+        """TPR: the rate divided by the busy share, or the rate observed during a long lag; infinite without input."""
         rate = seen.rate / seen.busy if seen.rate > 0 and seen.busy > 0 else math.inf
         if not seen.reads_source or seen.observations < self.observed_true_processing_rate_min_observations:
             return rate
@@ -174,7 +168,7 @@ class Flink:
         return ((flow.lag + stopped) / catch_up_s if catch_up_s > 0 else 0.0) + flow.target / utilisation
 
     def _degree(self, operator: OperatorSnapshot, factor: float, slots: int | None) -> int:
-        """⌈factor · p⌉ between the limits, which never force a change by themselves; then aligned to the shards."""
+        """⌈factor · p⌉ within the limits, which never force a change by themselves; then aligned to the shards."""
         now = max(1, operator.degree)
         most = min(max(now, self.vertex_max_parallelism), operator.limit or 10**9, slots or 10**9)
         wanted = min(max(rounded_up(factor * now), min(now, self.vertex_min_parallelism)), most)
@@ -185,9 +179,9 @@ class Flink:
     def _waited(
         self, waiting: Mapping[str, Any] | None, tick: int, degree: int, outside: bool
     ) -> tuple[Mapping[str, Any], tuple[int, bool] | None]:
-        """A waiting scale-down with another wish; after its wait, the largest wish of that time.
+        """A waiting scale-down after another proposal; once its wait is over, also the largest proposal of that time.
 
-        ``seen`` has only wishes that can still be the largest, so they fall from the first to the last.
+        ``seen`` has the proposals that can still become the largest, so they decrease.
         """
         first, seen = (tick, []) if waiting is None else (waiting["first"], waiting["seen"])
         wishes = [wish for wish in seen if wish[1] > degree and wish[0] >= tick - self.scale_down_interval]
@@ -197,7 +191,7 @@ class Flink:
 
 
 def aligned(degree: int, parts: int, most: int) -> int:
-    """The first degree from ``degree`` to ``most`` that divides the parts evenly, or that leaves each fewer.
+    """The first degree from ``degree`` to ``most`` that divides the parts evenly, or that gives each fewer of them.
 
     >>> [aligned(degree, parts=24, most=24) for degree in (3, 5, 7, 9, 13)]
     [3, 6, 8, 12, 24]
@@ -209,14 +203,14 @@ def aligned(degree: int, parts: int, most: int) -> int:
 
 
 class _Flow(NamedTuple):
-    """What comes to an operator: records/s at the sources' full rate, and the records that wait for it or upstream of it."""
+    """An operator's input: records/s at the sources' full rate, and the records that wait for it or upstream."""
 
     target: float
     lag: float
 
 
 class _Seen(NamedTuple):
-    """What an operator did in the window; ``growth`` of its own lag, in records/s, ``inputs`` in records/s by producer."""
+    """An operator's measurements in the window; ``growth`` of its own lag in records/s, ``inputs`` in records/s by producer."""
 
     rate: float
     busy: float
@@ -244,20 +238,20 @@ class _Need(NamedTuple):
     flow: _Flow
 
     def reason(self, now: int) -> str:
-        """In words, beside the degree that it has; only asked for when that changes."""
+        """The reason for a change from the degree ``now``."""
         target, lag = shown(self.flow.target), shown(self.flow.lag)
         need = f"capacity {shown(self.capacity)}/s for an input of {target}/s and a lag of {lag}"
         return f"{need}, {now} can do {shown(self.true_rate)}/s: {self.degree}"
 
 
 def _mark(before: Mark | None, snapshot: Snapshot, threshold: float, *, counts: bool) -> Mark:
-    """What was counted up to now: since ``before``, or with ``counts`` off nothing yet, but the lag that it begins with."""
+    """The counters up to now, starting from ``before``. Without ``counts`` they are zero, with the initial lag."""
     theta, queued = shares({}, snapshot), queues(snapshot)
     operators = {}
     for operator in snapshot.operators:
         count = before["operators"].get(operator.name) if before else None
         lag = own_queue(operator, theta, queued, snapshot)
-        if lag is None and count and _unmeasured(operator):  # an interval without a batch: what waited still does
+        if lag is None and count and _unmeasured(operator):  # an interval without a batch: the lag is unchanged
             lag = count["lag"]
         if not counts or count is None or len(count["inputs"]) != len(operator.inputs):
             zero = [0.0] * len(operator.inputs)
@@ -273,7 +267,7 @@ def _mark(before: Mark | None, snapshot: Snapshot, threshold: float, *, counts: 
 def _counted(
     count: Mapping[str, Any], operator: OperatorSnapshot, lag: float | None, snapshot: Snapshot, threshold: float
 ) -> Mapping[str, Any]:
-    """With this interval added, if the operator was measured in it."""
+    """The counters with this interval, if the operator was measured in it."""
     busy, rows = busy_of(operator), operator.served
     if busy is None or rows is None:
         return count
@@ -285,7 +279,7 @@ def _counted(
         "full": count["full"],
         "inputs": [all_rows + came for all_rows, (_, came) in zip(count["inputs"], operator.inputs, strict=True)],
     }
-    # In micro-batches what came during one waits for the next: a backlog of one batch is no lag, the source keeps up.
+    # In micro-batches, arrivals during a batch wait for the next: a backlog of one batch is no lag, as the source keeps up.
     usual = rows / len(snapshot.batches) if snapshot.batches else 0.0
     if rows and lag is not None and lag - usual >= threshold * rows:
         seconds, served, times = count["full"]
@@ -298,13 +292,13 @@ def _unmeasured(operator: OperatorSnapshot) -> bool:
 
 
 def busy_of(operator: OperatorSnapshot) -> float | None:
-    """The utilisation of the busiest replica; unless those of all replicas are known, their mean."""
+    """The utilisation of the busiest replica if all are known; else the mean."""
     known = [replica.utilisation for replica in operator.replicas if replica.utilisation is not None]
     return max(known) if known and len(known) == len(operator.replicas) else operator.utilisation
 
 
 def _window(marks: Sequence[Mark], snapshot: Snapshot) -> _Window:
-    """What was seen between the first mark and the last, and what comes to each operator, in the order of the graph."""
+    """The measurements between the first and the last mark, and the inputs of all operators, in the order of the graph."""
     first, last = marks[0], marks[-1]
     passed = last["at"] - first["at"]
     seen: dict[str, _Seen] = {}
@@ -346,12 +340,12 @@ def _seen(
 def _flow(
     found: _Seen, seen: Mapping[str, _Seen], flows: Mapping[str, _Flow], snapshot: Snapshot, batched: bool
 ) -> _Flow | None:
-    """TARGET and the lag behind CATCHUP: of a source by its own rate and lag, else upstream's by how much of it comes here."""
+    """TARGET and the lag of CATCHUP: a source's own rate and lag, or the share of those upstream that arrives here."""
     upstream = [(producer, rate) for producer, rate in found.inputs if producer in snapshot.by_name]
     total = sum(rate for _, rate in found.inputs)
     fresh = 1 - sum(rate for _, rate in upstream) / total if total > 0 else float(found.reads_source)
     target = max(0.0, found.rate + found.growth) * fresh
-    lag = found.lag * fresh if batched else found.lag  # in micro-batches all of it waits at the source
+    lag = found.lag * fresh if batched else found.lag  # in micro-batches all records wait at the source
     for producer, rate in upstream:
         if producer not in flows:
             return None
@@ -364,7 +358,7 @@ def _flow(
 
 
 def _gained(last: Sequence[float] | None, degree: int, true_rate: float) -> float:
-    """Which part of its aim the last scale-up reached; infinite when there was none, or its degree is not in force."""
+    """The share of its aim that the last scale-up reached; infinite without a scale-up, or if its degree is not in force."""
     if last is None or last[0] != degree or not last[2] > last[1]:
         return math.inf
     return (true_rate - last[1]) / (last[2] - last[1])

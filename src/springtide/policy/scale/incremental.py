@@ -1,47 +1,44 @@
-"""DABS-Storm's baseline `incremental`: one replica more when an operator is busy, one less when it is idle.
+"""DABS-Storm's baseline `incremental`: adds a replica to a busy operator, and removes one from an idle operator.
 
 Kotto-Kombi, Lumineau, Lamarre, Rivetti, Busnel: DABS-Storm (2019), section 7.2: "considering only thresholds on CPU usage". The
-authors' code has the thresholds, 0.2 and 0.8, but compares them with input over executed records. Of an operator that keeps up
-that is 1, so that it always grows; it shrinks only where five times as much was executed as came.
+authors' code has the thresholds 0.2 and 0.8, but compares them with input over executed records. That ratio is 1 for an
+operator that keeps up, which therefore always grows; it shrinks only after executing five times its input.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.errors import OptionError, nearest
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 
 MEASURES = ("utilisation", "ratio")
 
 
 @dataclass(frozen=True)
-class Incremental:
-    """A step in every interval in which the measure is outside the thresholds; nothing is predicted, nothing remembered."""
+class Incremental(ScalePlugin):
+    """A step in every interval in which the measure is outside the thresholds, without forecasts or memory."""
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "incremental"
-    source: ClassVar[str] = "DABS-Storm, section 7.2"
-    summary: ClassVar[str] = "one replica more or less whenever an operator is too busy or too idle"
+    name = "incremental"
+    source = "DABS-Storm, section 7.2"
+    summary = "one replica more or less whenever an operator is too busy or too idle"
 
-    low: float = parameter(0.2, minimum=0, help="below it a replica goes")
-    high: float = parameter(0.8, minimum=0, help="above it a replica comes")
-    measure: str = parameter("utilisation", help="what is compared: utilisation, or ratio: input over executed, as in the code")
+    low: float = parameter(0.2, minimum=0, help="below it a replica is removed")
+    high: float = parameter(0.8, minimum=0, help="above it a replica is added")
+    measure: str = parameter(
+        "utilisation", help="the measure: utilisation, or ratio, the input over executed records, as in the code"
+    )
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         ordered(self.name, self.low, self.high)
         if self.measure not in MEASURES:
             raise OptionError(f"'incremental': measure={self.measure!r} is not allowed; {nearest(self.measure, MEASURES)}")
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         wanted = {}
@@ -56,7 +53,7 @@ class Incremental:
 
 
 def step(value: float | None, low: float, high: float) -> int:
-    """+1 above the upper threshold, −1 below the lower one, 0 between them and for what is not known.
+    """+1 above the upper threshold, −1 below the lower one, else 0, also for an unknown value.
 
     >>> [step(value, 0.2, 0.8) for value in (0.1, 0.2, 0.8, 0.9, None)]
     [-1, 0, 0, 1, 0]
@@ -65,13 +62,13 @@ def step(value: float | None, low: float, high: float) -> int:
 
 
 def ordered(owner: str, low: float, high: float) -> None:
-    """Raise OptionError unless the lower threshold is the lower one."""
+    """Raise OptionError unless ``low`` is below ``high``."""
     if low >= high:
         raise OptionError(f"{owner!r}: low={low:g} is not below high={high:g}")
 
 
 def _ratio(operator: OperatorSnapshot) -> float | None:
-    """Input over executed records; infinite where records came and none was executed."""
+    """The input over executed records; infinite if records came and none was executed."""
     if operator.rows_in is None or operator.served is None or not (operator.rows_in or operator.served):
         return None
     return operator.rows_in / operator.served if operator.served else float("inf")

@@ -1,16 +1,16 @@
-"""EDF's model-based learning: the changes of the input and the price of being late are learnt, the rest is known.
+"""EDF's model-based learning: it learns the changes of the input and the probability of being late; the rest is known.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), section
-5.2.2. A degree changes as it is told to, and what replicas and changes cost is known. Left to be learnt are P, how the input
-rate goes from bin to bin, and ĉ_u, how often the operator is late with k replicas at a rate. From these all of Q is computed
-anew in every interval, so that nothing has to be tried.
+5.2.2. Degrees change as requested, and the costs of replicas and changes are known. It remains to learn P, the transitions of
+the input rate between bins, and ĉ_u, the probability that k replicas are late at a rate. All of Q is recomputed from these in
+every interval, without trials.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ModelBased(EdfLearner):
-    """Algorithm 2: the estimates are updated, then one sweep over all states and actions.
+    """Algorithm 2: update the estimates, then sweep once over all states and actions.
 
-    A table has ``moves``: from bin to bin, how often; ``late``: ĉ_u by k and bin, unweighted, so from 0 to 1; ``q``: by k and
-    bin the row of Q for −1, 0 and +1, of which those that lead below 1 or above K_max mean nothing.
+    A table has ``moves``: counts of transitions from bin to bin; ``late``: ĉ_u by k and bin, unweighted, from 0 to 1; ``q``: by
+    k and bin, the row of Q for −1, 0 and +1, whose entries for degrees below 1 or above K_max are meaningless.
     """
 
-    name: ClassVar[str] = "model-based"
-    source: ClassVar[str] = "EDF, section 5.2.2"
-    summary: ClassVar[str] = "learns how the input moves and when an operator is late, and plans by it"
+    name = "model-based"
+    source = "EDF, section 5.2.2"
+    summary = "learns how the input moves and when an operator is late, and plans by it"
 
     def learn(self, table: Table, before: tuple[int, int] | None, now: Seen) -> Table:
         moves = table.get("moves", {})
@@ -60,7 +60,7 @@ class ModelBased(EdfLearner):
 
 
 def transitions(moves: Mapping[str, Mapping[str, int]], bins: int) -> Floats:
-    """P: from each bin the share of the moves to each other; from one that was never left, to itself."""
+    """P: by bin, the shares of its transitions. A bin without transitions leads to itself."""
     found = np.zeros((bins, bins))
     for begin, ends in moves.items():
         for end, times in ends.items():
@@ -72,7 +72,7 @@ def transitions(moves: Mapping[str, Mapping[str, int]], bins: int) -> Floats:
 
 
 def monotone(late: Floats, row: int, column: int, value: float) -> Floats:
-    """ĉ_u with one new value: nowhere less with fewer replicas and more input, nowhere more with more and less.
+    """ĉ_u with a new value, made monotone: more replicas or less input never increase it.
 
     >>> monotone(np.zeros((3, 3)), 1, 1, 0.5)
     array([[0. , 0.5, 0.5],
@@ -92,7 +92,7 @@ def _counted(moves: Mapping[str, Mapping[str, int]], begin: int, end: int) -> di
 
 
 def _fitted(saved: Any, shape: tuple[int, ...]) -> Floats:
-    """A saved table, or zeros; after a change of K_max or the bins it is cut, or continued by the values at its edge."""
+    """A saved table, or zeros. If K_max or the bins have changed, it is cut, or extended by the values at its edge."""
     if saved is None:
         return np.zeros(shape)
     table: Floats = np.array(saved)

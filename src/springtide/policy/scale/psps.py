@@ -1,59 +1,51 @@
-"""PSPS: how many replicas each operator needs for what the whole graph will bring it in the next interval.
+"""PSPS: the replicas that each operator needs for its input in the next interval, computed for the whole graph.
 
 Source: Wladdimiro, Arantes, Sens, Hidalgo: "A predictive approach for dynamic replication of operators in distributed stream
 processing systems", SBAC-PAD 2022, section IV, equations 1 to 4.
 
-An operator behind a bottleneck sees little input, until the bottleneck is widened; then it is the next bottleneck. So its
-input is not predicted from what it received, but from what the sources sent and how the records spread over the graph.
+An operator behind a bottleneck sees little input until the bottleneck is removed; then it is the next bottleneck. So its input
+is predicted from the sources' output and the selectivities in the graph, and not from its own input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.measured import Shares, arrival_rates, carried, known_costs, own_queue, queues, rounded_up, shares
 
 
 @dataclass(frozen=True)
-class Psps:
-    """r_i = λ̂_i·et_i/td replicas: enough to process in one interval td all that will come, λ_G·θ_i, and all that waits, |q_i|.
+class Psps(ScalePlugin):
+    """r_i = λ̂_i·et_i/td replicas process in one interval td all expected records, λ_G·θ_i, and all waiting ones, |q_i|.
 
-    et_i is the larger of a benchmark and what is measured now; the benchmark is the first cost that was measured. A record
-    that is still on its way when the interval ends is counted nowhere, so td has to be longer than a record's way through the
-    graph. What a source holds back waits for those who read it.
+    et_i is the larger of a benchmark, i.e. the first measured cost, and the present cost. Records that are in transit at the
+    end of the interval are not counted, so td has to exceed a record's way through the graph. Records that a source holds back
+    wait for its readers.
 
-    The paper's future work names two additions. ``forecast``: λ_G goes on as from the last interval to this one. With
-    ``upstream_queues``, what waits at the direct predecessors counts too, times θ_i^p; in micro-batches nothing waits between
-    operators and every backlog is a share of the source's, so there it changes nothing.
+    The paper's future work names two additions. ``forecast`` extrapolates λ_G from the last two intervals. ``upstream_queues``
+    also counts the queues of direct predecessors, times θ_i^p. It has no effect in micro-batches, in which nothing waits
+    between operators and every backlog is a share of the source's.
 
-    An operator of which something is not known, its cost, its queue or its input, keeps its degree.
+    An operator with an unknown cost, queue or input retains its degree.
 
     >>> rounded_up(91 * 0.025 / 1.0)  # table II, second operator: 91 records of 25 ms in one second
     3
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "psps"
-    source: ClassVar[str] = "PSPS (SBAC-PAD 2022), equations 1-4"
-    summary: ClassVar[str] = "replicas for what the graph will bring in the next interval, and for what waits"
+    name = "psps"
+    source = "PSPS (SBAC-PAD 2022), equations 1-4"
+    summary = "replicas for what the graph will bring in the next interval, and for what waits"
 
-    pool: int = parameter(0, "replicas", 0, help="the most replicas of an operator; 0: as many as the run allows")
-    forecast: bool = parameter(False, help="extrapolate the sources' input by a line through the last two intervals")
-    upstream_queues: bool = parameter(False, help="count what waits at the operators that one reads, too")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
+    pool: int = parameter(0, "replicas", 0, help="maximum replicas of an operator; 0: the run's limit")
+    forecast: bool = parameter(False, help="extrapolate the sources' input linearly from the last two intervals")
+    upstream_queues: bool = parameter(False, help="also count the queues of an operator's producers")
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         td = snapshot.interval_s
@@ -77,7 +69,7 @@ class Psps:
         return after, changes(snapshot, wanted)
 
     def _expected(self, before: Mapping[str, float], now: Mapping[str, float]) -> Mapping[str, float]:
-        """λ_G of the next interval, per second: that of this one, or on a line through the last two."""
+        """λ_G of the next interval per second: as now, or extrapolated from the last two."""
         if not self.forecast:
             return now
         return {name: max(0.0, 2 * rate - before.get(name, rate)) for name, rate in now.items()}
@@ -85,7 +77,7 @@ class Psps:
     def _waiting(
         self, operator: OperatorSnapshot, theta: Shares, queued: Mapping[str, float], snapshot: Snapshot
     ) -> float | None:
-        """λ̂_i^q of equation 3, with the queues of the predecessors if wanted; None when one is not known."""
+        """λ̂_i^q of equation 3, optionally with the queues of the predecessors; None if any is unknown."""
         waiting = own_queue(operator, theta, queued, snapshot)
         if waiting is None or not self.upstream_queues or snapshot.batches:
             return waiting
@@ -96,5 +88,5 @@ class Psps:
         return waiting + sum(edges[producer] * queued[producer] for producer in upstream)
 
     def _active(self, need: float) -> int:
-        """The replicas of the pool that are to be active."""
+        """The number of active replicas of the pool."""
         return min(rounded_up(need), self.pool or 10**9)

@@ -1,14 +1,13 @@
-"""EDF's Q-learning: what an action costs is learnt by taking it, with no model of the operator.
+"""EDF's Q-learning: it learns the costs of actions by trying them, without a model of the operator.
 
 Cardellini, Lo Presti, Nardelli, Russo Russo: Decentralized self-adaptation for elastic data stream processing (2018), section
-5.2.1. Q starts at 0, less than anything costs, so that every action of a state is tried at least once. That takes long: in the
-paper's 12 hours it was still changing degrees all the time.
+5.2.1. Q starts at 0, below every real cost, so that every action of a state is tried at least once. That takes long: in the
+paper's 12 hours it never stopped changing degrees.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,19 +17,19 @@ from springtide.policy.scale.learning import ACTIONS, EdfLearner, Seen, Table
 
 @dataclass(frozen=True)
 class QLearning(EdfLearner):
-    """Equation 2: Q(s, a) ← (1 − α)·Q(s, a) + α·(c + γ·min over a' of Q(s', a')), for the action that was carried out.
+    """Equation 2: Q(s, a) ← (1 − α)·Q(s, a) + α·(c + γ·min over a' of Q(s', a')), for the action that took effect.
 
-    A table has ``q``: by state, as "k,bin", the row of Q for −1, 0 and +1; a state that was never left is not in it.
+    A table has ``q``: by state, written as "k,bin", the row of Q for −1, 0 and +1. It omits states that were never left.
     """
 
-    name: ClassVar[str] = "q-learning"
-    source: ClassVar[str] = "EDF, section 5.2.1"
-    summary: ClassVar[str] = "learns by trying what a replica more or less costs in the long run"
+    name = "q-learning"
+    source = "EDF, section 5.2.1"
+    summary = "learns by trying what a replica more or less costs in the long run"
 
-    epsilon: float = parameter(0.05, minimum=0, maximum=1, help="ε: the chance that any action is taken instead of the best")
+    epsilon: float = parameter(0.05, minimum=0, maximum=1, help="ε: the probability of a random action instead of the best")
 
     def learn(self, table: Table, before: tuple[int, int] | None, now: Seen) -> Table:
-        if before is None or now.k - before[0] not in ACTIONS:  # who changes more than one replica at once is not a learner
+        if before is None or now.k - before[0] not in ACTIONS:  # not a change by this learner
             return table
         action = now.k - before[0]
         row = list(_row(table, *before))

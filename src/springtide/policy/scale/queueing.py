@@ -1,7 +1,7 @@
-"""Elasticutor's model: the fewest replicas with which a record's mean time through the graph keeps the target.
+"""Elasticutor's model: the fewest replicas for which the mean time of a record in the graph meets the target.
 
 Source: Wang et al.: "Elasticutor: rapid elasticity for realtime stateful stream processing", SIGMOD 2019, section 4.1. Every
-operator is an M/M/k station of a Jackson network. Which node a replica goes to (section 4.2) is not decided here.
+operator is an M/M/k station of a Jackson network. The choice of nodes (section 4.2) is not part of this policy.
 """
 
 from __future__ import annotations
@@ -10,48 +10,41 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.erlang import erlang_b, erlang_b_next, least_stable, queue_length
 from springtide.policy.scale.measured import arrival_rates, carried, known_costs, shares, shown
 
 _NEAR = 1.01
-"""Where nobody bounds the slots, within 1 % of the work alone counts as reached: the work alone would take infinitely many."""
+"""Without a limit of slots, a latency within 1 % of the work alone meets any target: the work alone would need infinitely many
+replicas."""
 
 _NOTHING = 1e-9
-"""A replica that lowers E[T] by less than this part of it does not lower it: slots are not used up for their own sake."""
+"""A smaller relative decrease of E[T] counts as none, so that replicas without effect are not added."""
 
 
 @dataclass(frozen=True)
-class Queueing:
-    """From the least allocation that keeps up, ⌊λ/μ⌋ + 1, adds the replica that lowers E[T] most, until E[T] ≤ T_max.
+class Queueing(ScalePlugin):
+    """Starts with the least stable allocation, ⌊λ/μ⌋ + 1, and adds the replica that lowers E[T] most until E[T] ≤ T_max.
 
-    E[T] = (1/λ₀)·Σ λ_j·E[T_j] (equation 1). It ends earlier when the slots are used up; when they do not even suffice to keep
-    up, they are dealt out in proportion to the load. Without a target, what keeps up is enough.
+    E[T] = (1/λ₀)·Σ λ_j·E[T_j] (equation 1). It ends early when all slots are used; if they do not suffice to keep up, they are
+    divided in proportion to the load. Without a target, the stable allocation is the result.
 
-    λ_j follows from λ₀ by the network's traffic equations, so that it is not too small behind a bottleneck. An operator that
-    its limit keeps from keeping up is left out of E[T]: no replica elsewhere mends it. One whose cost or input is not known
-    keeps its degree.
+    λ_j follows from λ₀ by the network's traffic equations, so that a bottleneck does not hide it. An operator that cannot keep
+    up because of its limit is excluded from E[T], since replicas elsewhere do not help. An operator with an unknown cost or
+    input retains its degree.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "queueing"
-    source: ClassVar[str] = "Elasticutor (SIGMOD 2019), section 4.1"
-    summary: ClassVar[str] = "the fewest replicas whose mean latency, by a network of M/M/k queues, keeps the target"
+    name = "queueing"
+    source = "Elasticutor (SIGMOD 2019), section 4.1"
+    summary = "the fewest replicas whose mean latency, by a network of M/M/k queues, keeps the target"
 
-    target: float = parameter(0.0, "s", 0, help="T_max, the mean latency that is wanted; 0: the target of the run")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
+    target: float = parameter(0.0, "s", 0, help="T_max, the target of the mean latency; 0: the run's target")
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not snapshot.interval_s > 0:
@@ -66,7 +59,7 @@ class Queueing:
         loads = [rates[o.name] * costs[o.name] for o in known]
         input_rate = sum(arriving.values())  # λ₀
         target = self.target or snapshot.target_s or math.inf
-        # By Little's law λ₀·E[T] is the number of records that are in the graph; with no input there is nothing to wait for.
+        # By Little's law λ₀·E[T] is the number of records in the graph; without input there is no latency.
         allowed = input_rate * target if input_rate > 0 else math.inf
         degrees, inside = allocate(loads, [o.limit or 10**9 for o in known], slots, allowed)
         latency = f"E[T] {1000 * inside / input_rate:.4g} ms of {1000 * target:.4g}" if input_rate > 0 else "no input"
@@ -81,11 +74,11 @@ class Queueing:
 
 
 def allocate(loads: Sequence[float], most: Sequence[int], slots: int | None, allowed: float) -> tuple[list[int], float]:
-    """The replicas of each station, and how many records are in all of them then; infinite if they cannot keep up.
+    """The replicas of each station, and the resulting number of records in all stations; infinite if they cannot keep up.
 
-    ``loads``: λ_j/μ_j. ``most``: the limit of each. ``allowed``: how many records may be in all stations, λ₀·T_max.
+    ``loads``: λ_j/μ_j. ``most``: the limit of each station. ``allowed``: the records allowed in all stations, λ₀·T_max.
 
-    What waits at a station falls by less with each replica, so the greedy choice is the best one.
+    Each further replica shortens a station's queue by less, so the greedy choice is optimal.
 
     >>> degrees, inside = allocate([1.5, 0.5], [9, 9], 9, allowed=2.5)
     >>> degrees, round(inside, 2)  # (2, 1) hold 3.43 and 1.0 records, (3, 1) 1.74 and 1.0, (3, 2) 1.74 and 0.53
@@ -116,7 +109,7 @@ def allocate(loads: Sequence[float], most: Sequence[int], slots: int | None, all
 
 
 class _Station:
-    """An M/M/k queue and the same with one replica more, brought forward by one step of Erlang's recursion at a time."""
+    """An M/M/k queue and its gain from another replica, updated by one step of Erlang's recursion at a time."""
 
     __slots__ = ("_blocking", "_waiting_next", "degree", "gain", "load", "waiting")
 
@@ -138,7 +131,7 @@ class _Station:
 
 
 def shared_out(loads: Sequence[float], degrees: Sequence[int], most: Sequence[int], more: int) -> list[int]:
-    """So many more replicas, one after another to the operator whose replicas carry the most load: in proportion to the load.
+    """Distribute ``more`` replicas in proportion to the load: each goes to the operator whose replicas have the highest load.
 
     >>> shared_out([6.0, 3.0, 0.5], [1, 1, 1], [9, 9, 9], 6)
     [5, 3, 1]

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
 from springtide.policy.by_operator import check_names
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.incremental import ordered, step
 
 Degrees = Mapping[str, int]
@@ -33,7 +33,7 @@ Degrees = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class RLearning:
+class RLearning(ScalePlugin):
     """The degree that was enough for the mean input of the last ``window``, else a step up or down.
 
     Nothing is learnt in the first interval of a degree, which contains the pause of the change. A degree that is too small or
@@ -42,10 +42,9 @@ class RLearning:
     The state has ``degrees``: by operator and bin the degree that was enough; ``seen``: by operator the last measurements.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "rlearning"
-    source: ClassVar[str] = "DABS-Storm, section 7.2"
-    summary: ClassVar[str] = "the degree that was enough when the input was the same, else one step"
+    name = "rlearning"
+    source = "DABS-Storm, section 7.2"
+    summary = "the degree that was enough when the input was the same, else one step"
 
     bin: float = parameter(10.0, "records/s", 1e-6, help="the width of a bin of input rates")
     low: float = parameter(0.2, minimum=0, help="a utilisation below it is too low")
@@ -54,9 +53,9 @@ class RLearning:
     known: str = parameter("", help="learnt beforehand, such as: enrich 0:1 40:3; classify 0:2 (records/s:degree)")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         ordered(self.name, self.low, self.high)
-        _ = self._known  # a wrong text fails here, not in the first interval
+        _ = self._known  # an invalid text fails here, not in the first interval
 
     @cached_property
     def _known(self) -> Mapping[str, Degrees]:

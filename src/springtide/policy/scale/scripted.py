@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -15,8 +14,8 @@ from springtide.model.duration import seconds
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.by_operator import check_names
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 
 ALL = "*"
 """The name of every operator without its own line."""
@@ -26,7 +25,7 @@ Steps = tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True)
-class Scripted:
+class Scripted(ScalePlugin):
     """Plays a script of degrees.
 
     ``script``: ``operator second:degree second:degree …``, with ``;`` between operators; ``*`` is every operator without its
@@ -40,17 +39,16 @@ class Scripted:
     2
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "scripted"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "degrees by time, from a script"
+    name = "scripted"
+    source = "Springtide"
+    summary = "degrees by time, from a script"
 
     script: str = parameter("* 0:1", help="such as: enrich 0:1 10:3 20:6; * 0:1 (second:degree; * is all others)")
     repeat: float = parameter(0.0, "s", 0, help="start again after this time; 0 plays the script once")
 
     def __post_init__(self) -> None:
-        validate(self)
-        _ = self._steps  # a wrong script fails here, not in the first interval
+        super().__post_init__()
+        _ = self._steps  # an invalid script fails here, not in the first interval
 
     @cached_property
     def _steps(self) -> Mapping[str, Steps]:
@@ -78,9 +76,6 @@ class Scripted:
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when the script names an operator that does not exist."""
         check_names("'scripted': the script", self._steps, [*operators, ALL])
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         wanted = {}

@@ -1,4 +1,4 @@
-"""Spark Streaming's own rule: more executors when batches take nearly as long as the time between them, one less when not.
+"""Spark Streaming's own rule: add executors if batches take nearly as long as the time between them, else remove one.
 
 Source: Spark's ``ExecutorAllocationManager`` of DStreams; the parameters are ``spark.streaming.dynamicAllocation.*``.
 """
@@ -8,44 +8,43 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.errors import OptionError
 from springtide.model.plan import Request
 from springtide.model.snapshot import OperatorSnapshot, Snapshot
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 from springtide.policy.scale.queueing import shared_out
 
 _MOST_AT_ONCE = 1_000
-"""Limits the executors added at once where slots are unlimited: a batch that took a thousand times too long has stalled."""
+"""Limits the executors added at once without a limit of slots: a batch that took a thousand times too long has stalled."""
 
 
 @dataclass(frozen=True)
-class SparkRatio:
-    """Every ``scaling_interval``, r = mean batch time / trigger: r ≥ 0.9 adds max(round(r), 1) executors, r ≤ 0.3 takes one.
+class SparkRatio(ScalePlugin):
+    """Every ``scaling_interval``, r = mean batch time / trigger: r ≥ 0.9 adds max(round(r), 1) executors, r ≤ 0.3 removes one.
 
-    Executors run any operator and here they are slots, the sum of the degrees; the rule says nothing of operators. So more go
-    one by one to the operator whose replicas are busiest, and one is taken where the others will be least busy.
+    Executors run any operator; here they are slots, the sum of the degrees, and the rule does not choose operators. Each new
+    replica goes to the operator with the busiest replicas, and a replica is removed where the remaining ones will be least
+    busy.
 
-    Where there are no batches, in the continuous mode, or no trigger, the ratio is the highest utilisation of an operator:
-    it too reaches 1 where work takes as long as there is time for it. It cannot exceed 1 as batch times do, so there
-    executors come one at a time.
+    Without batches, as in continuous mode, or without a trigger, the ratio is the highest utilisation of an operator: it also
+    reaches 1 when work takes all the available time. Unlike batch times it cannot exceed 1, so executors are then added one at
+    a time.
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "spark-ratio"
-    source: ClassVar[str] = "Spark Streaming, ExecutorAllocationManager"
-    summary: ClassVar[str] = "more or fewer by the ratio of batch time to trigger, one total for all operators"
+    name = "spark-ratio"
+    source = "Spark Streaming, ExecutorAllocationManager"
+    summary = "more or fewer by the ratio of batch time to trigger, one total for all operators"
 
-    scaling_interval: float = parameter(60.0, "s", 0, help="how often it decides, on the mean since the last time")
-    scaling_up_ratio: float = parameter(0.9, "", 0, help="from this ratio on executors are added")
-    scaling_down_ratio: float = parameter(0.3, "", 0, help="up to this ratio one is taken")
+    scaling_interval: float = parameter(60.0, "s", 0, help="time between decisions, which use the mean since the last one")
+    scaling_up_ratio: float = parameter(0.9, "", 0, help="executors are added from this ratio on")
+    scaling_down_ratio: float = parameter(0.3, "", 0, help="an executor is removed up to this ratio")
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if self.scaling_down_ratio >= self.scaling_up_ratio:
             up, down = self.scaling_up_ratio, self.scaling_down_ratio
             raise OptionError(f"'spark-ratio': scaling_down_ratio={down} is not below scaling_up_ratio={up}")
@@ -82,7 +81,7 @@ class SparkRatio:
 
 
 def _ratios(snapshot: Snapshot) -> list[float]:
-    """Of each batch its time by the trigger; where there is no trigger the highest utilisation, if all are known."""
+    """The ratio of each batch's time to the trigger; without a trigger, the highest utilisation if all are known."""
     if snapshot.trigger_s:
         took = [seconds for _, seconds in snapshot.batches if math.isfinite(seconds) and seconds >= 0]
         return [min(seconds / snapshot.trigger_s, _MOST_AT_ONCE) for seconds in took]
@@ -91,14 +90,14 @@ def _ratios(snapshot: Snapshot) -> list[float]:
 
 
 def _room(snapshot: Snapshot) -> int:
-    """How many executors may still come."""
+    """The number of executors that may be added."""
     if snapshot.slots is None:
         return _MOST_AT_ONCE
     return max(0, snapshot.slots - sum(operator.degree for operator in snapshot.operators))
 
 
 def _one_less(operators: Sequence[OperatorSnapshot], loads: Sequence[float]) -> list[int]:
-    """One replica less of the operator whose other replicas will be least busy; the last one stays."""
+    """Remove a replica of the operator whose other replicas will be least busy; the last replica stays."""
     spare = [(load / (o.degree - 1), j) for j, (o, load) in enumerate(zip(operators, loads, strict=True)) if o.degree > 1]
     taken = min(spare, default=(0.0, None))[1]
     return [operator.degree - (j == taken) for j, operator in enumerate(operators)]

@@ -5,51 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.by_operator import by_operator, check_names
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, changes
 
 
 @dataclass(frozen=True)
-class Static:
+class Static(ScalePlugin):
     """Every operator gets ``degree`` replicas, or its number in ``degrees``. It requests nothing for operators that have it.
 
     >>> Static(degree=2, degrees="enrich=4, classify=1").wanted("enrich")
     4
     """
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "static"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "the same degrees all the time"
+    name = "static"
+    source = "Springtide"
+    summary = "the same degrees all the time"
 
     degree: int = parameter(1, "replicas", 1, help="the degree of every operator that degrees does not name")
     degrees: str = parameter("", help="degrees by operator, such as enrich=4,classify=1")
 
     def __post_init__(self) -> None:
-        validate(self)
-        _ = self._by_name  # a wrong text fails here, not in the first interval
+        super().__post_init__()
+        _ = self._by_name  # an invalid text fails here, not in the first interval
 
     @cached_property
     def _by_name(self) -> Mapping[str, int]:
         return by_operator("'static': degrees", self.degrees, _degree, "degree with a degree of 1 or more")
 
     def wanted(self, operator: str) -> int:
-        """The degree of an operator."""
         return self._by_name.get(operator, self.degree)
 
     def check(self, operators: Sequence[str]) -> None:
         """Raise OptionError when ``degrees`` names an operator that does not exist."""
         check_names("'static': degrees", self._by_name, operators)
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         wanted = {

@@ -7,6 +7,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from springtide.policy.plugin import Plugin
+
 Owner = npt.NDArray[np.int64]
 """For each shard, the task that has it."""
 Loads = npt.NDArray[np.float64]
@@ -20,7 +22,10 @@ class Sharder(Protocol):
 
     def assign(self, owner: Owner, loads: Loads, width: int) -> Owner:
         """Assign every shard to one of ``width`` tasks. ``owner``: the present assignment, possibly to more tasks."""
-        ...
+
+
+class ShardPlugin(Plugin):
+    kind = "shard"
 
 
 def spread(shards: int, width: int) -> Owner:

@@ -8,12 +8,11 @@ loaded task to the least loaded. A hot shard with more than the mean load is iso
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from springtide.policy.registry import parameter, validate
-from springtide.policy.shard import Loads, Owner
+from springtide.policy.registry import parameter
+from springtide.policy.shard import Loads, Owner, ShardPlugin
 
 THETA = 1.2
 """The paper's limit of δ."""
@@ -25,21 +24,17 @@ tasks. Loads of a few milliseconds are noise: with no limit, every third batch h
 
 
 @dataclass(frozen=True)
-class Balance:
+class Balance(ShardPlugin):
     """Shards move until the most loaded task has at most θ times the mean load."""
 
-    kind: ClassVar[str] = "shard"
-    name: ClassVar[str] = "balance"
-    source: ClassVar[str] = "Elasticutor, section 3.2"
-    summary: ClassVar[str] = "moves the shard that helps most, until the most loaded task has at most θ times the mean"
+    name = "balance"
+    source = "Elasticutor, section 3.2"
+    summary = "moves the shard that helps most, until the most loaded task has at most θ times the mean"
 
     theta: float = parameter(DEFAULT_THETA, minimum=1.0, maximum=100.0, help="the most load of a task, in mean loads, θ")
     least_gain: float = parameter(
         MIN_GAIN_S, "s", minimum=0.0, help="no move while the most loaded task is less than this above the mean, in a batch"
     )
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def assign(self, owner: Owner, loads: Loads, width: int) -> Owner:
         tasks = np.bincount(owner, loads, minlength=width)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from springtide.policy.registry import validate
-from springtide.policy.shard import Loads, Owner, spread
+from springtide.policy.shard import Loads, Owner, ShardPlugin, spread
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(ShardPlugin):
     """The same number of shards for every task. Only a change of the width changes it."""
 
-    kind: ClassVar[str] = "shard"
-    name: ClassVar[str] = "fixed"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "the same number of shards for every task, whatever their loads: hash partitioning"
-
-    def __post_init__(self) -> None:
-        validate(self)
+    name = "fixed"
+    source = "Springtide"
+    summary = "the same number of shards for every task, whatever their loads: hash partitioning"
 
     def assign(self, owner: Owner, loads: Loads, width: int) -> Owner:
         return spread(len(owner), width)

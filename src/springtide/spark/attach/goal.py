@@ -16,15 +16,12 @@ class WatchedQuery(Protocol):
 
     def ended(self) -> str | None:
         """The reason why it is no longer active; None while it is active."""
-        ...
 
     def new_batches(self) -> list[QueryBatch]:
         """The batches that ended since the last call, the oldest first; the last batch at the first call."""
-        ...
 
     def idle(self) -> bool:
         """Whether, at the last call of ``new_batches``, it had nothing to read and no batch was running or unreported."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from springtide.control.ports import Cluster
+from springtide.control.ports import ClusterManager
 from springtide.model.executor import Executor
 
 
@@ -17,7 +17,7 @@ class ReleaseTracking:
     of the one before, whose executors are not the application's own.
     """
 
-    cluster: Cluster
+    cluster: ClusterManager
     released: set[str] = field(default_factory=set)  # and still running
 
     def executors(self) -> tuple[Executor, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from springtide.control.fleet import Fleet, Limits
-from springtide.control.ports import Clock, Cluster
+from springtide.control.ports import Clock, ClusterManager
 from springtide.model.snapshot import NodeSnapshot
 from springtide.spark.attach.released import ReleaseTracking
 
@@ -24,7 +24,7 @@ class SharedExecutors:
     something, executors that start count as the application's own.
     """
 
-    cluster: Cluster
+    cluster: ClusterManager
     clock: Clock
     before: int = 0
     fleet: Fleet = field(init=False)

@@ -23,6 +23,7 @@ from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.pipeline import BatchOutcome, Pipeline
 from springtide.spark.driver.published import Unpublished
+from springtide.spark.driver.rolled_sinks import Commit
 from springtide.spark.driver.sinks import Sinks
 from springtide.spark.driver.streams import Streams
 from springtide.spark.shared.report import Report
@@ -160,17 +161,19 @@ class BatchRunner:
         rows = self._source_rows(outcome)
         totals = {name: self.committed.get(name, 0) + rows.get(name, 0) for name in rows.keys() | self.committed.keys()}
         self._sinks.deliver(self._session, batch, outputs)  # 5
+        commit = self._rolled(batch, receipts)
         manifest = {
             "batch": batch,
             "epoch": self._epoch,
             "plan": plan.to_json(),
-            "receipts": receipts,
+            **commit.document,
             "sources": totals,
             **self._with_output(batch, receipts),
             **(self._state.after(batch, outcome.tasks) if self._state else {}),
         }
         self._checkpoint.commit(manifest)  # 6
-        self._sinks.publish(batch, outputs)  # 7
+        self._sinks.publish(batch, self._sinks.located(batch, commit.receipts))  # 7
+        self._sinks.rolled.committed(commit)
         if self._state:
             self._state.committed(manifest)
         committed = time.time()
@@ -180,6 +183,21 @@ class BatchRunner:
         self._oldest_s = max(ages, default=math.inf if any(task.shed for task in outcome.tasks) else 0.0)
         phases = {"plan": planned - started, "job": ran - planned, "commit": committed - ran}
         return self._report(outcome, batch, plan, started, committed, sum(rows.values()), phases)
+
+    def _rolled(self, batch: int, receipts: list[dict[str, Any]]) -> Commit:
+        """The batch's output: what becomes visible now, and what waits to be rolled."""
+        if not self._sinks.rolled.is_used:
+            return Commit(receipts)
+        before, now = self._checkpoint.manifest(batch - 1) if batch else None, self._checkpoint.logs.batch_time(batch)
+        return self._sinks.rolled.commit(batch, receipts, before, self._epoch, now)
+
+    def roll(self, now: int, every: bool = False) -> None:
+        """Between two batches, roll output that has waited long enough, or ``every`` part. A batch that is to start waits."""
+        if not (every or self._sinks.rolled.is_due(now)):
+            return
+        with self._start_lock:
+            if self._idle.is_set() and self._checkpoint.is_finished(self.last_committed):
+                self._sinks.rolled.roll_now(self._checkpoint, now, every)
 
     def _with_output(self, batch: int, receipts: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
         """By published sink, the last batch with output for it, for the manifest: the sink's mark has to agree with it."""
@@ -231,7 +249,8 @@ class BatchRunner:
         self, outcome: BatchOutcome, batch: int, plan: Plan, started: float, committed: float, rows_in: int,
         phases: dict[str, float],
     ) -> BatchReport:  # fmt: skip
-        backlogs = self._streams.backlogs(batch)
+        waiting = self._streams.waiting(batch)
+        backlogs = {name: None if waits is None else waits.records for name, waits in waiting.items()}
         sinks = {operator.name: 0 for operator in self._topology.sinks}
         for task in outcome.tasks:
             for name, count in task.sinks.items():
@@ -245,6 +264,7 @@ class BatchRunner:
             created=tuple(outcome.created) + tuple(times for task in outcome.tasks for times in task.created),
             backlog=_sum(backlogs),
             backlogs=backlogs,
+            waiting={name: vars(waits) for name, waits in waiting.items() if waits is not None and waits.files is not None},
             phases_ms={name: round(value * 1000, 3) for name, value in phases.items()},
             costs={name: tuple(tasks) for name, tasks in outcome.costs.items()},
             variances=_variances(outcome.tasks),

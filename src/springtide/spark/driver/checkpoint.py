@@ -18,6 +18,7 @@
     schedule.json          the start of the schedule of generated sources, written before the first batch
     origins.json           by source, what other sources decided before the first batch, such as the first offsets
     sources/SOURCE.json    the plan's read limit for a source that tasks read
+    sources/SOURCE/        the list of the files that a source of files has seen
     staged/SINK/           the output of tasks for a sink to which the driver delivers it
     dead/                  the dead letters, unless the topology has a sink for them
     workers/EPOCH/         a page for each Python worker with its current record; removed when the run ends
@@ -90,6 +91,10 @@ class Checkpoint:
     def source_control(self, source: str) -> Path:
         """The file with the plan's read limit for a source that tasks read."""
         return self.own / "sources" / f"{source}.json"
+
+    def source_folder(self, source: str) -> Path:
+        """The folder for what a source stores, such as a list of files."""
+        return self.own / "sources" / source
 
     # Locking
 

@@ -59,11 +59,7 @@ class Open:
 
     def to_json(self) -> dict[str, Any]:
         first = self.event if self.event is not None else self.processing
-        return {
-            "windows": self.windows,
-            "timers": self.timers,
-            "first": None if first is None else moment(first).isoformat(),
-        }
+        return {"windows": self.windows, "timers": self.timers, "first": None if first is None else moment(first).isoformat()}
 
 
 class Closed(NamedTuple):

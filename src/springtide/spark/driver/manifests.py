@@ -24,7 +24,7 @@ SHAPE = Shape(
         "plan": (dict,), "receipts": (list,), "sources": (dict,), "state": (dict,), "times": (dict,), "published": (dict,),
         "offsets": (str, int),  # their text; older manifests have only its checksum
         "previous": (int, type(None)), "logs": (dict,), "topology": (dict,), "schedule": (dict,), "origins": (dict,),
-        "ticks": (dict,),
+        "ticks": (dict,), "waiting": (dict,), "rolled": (list,), "rolls": (int,),
     },
 )  # fmt: skip
 
@@ -37,8 +37,6 @@ class Link(NamedTuple):
 
 
 class Manifests:
-    """A folder of manifests."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._last: Link | None = None  # the last manifest that this process wrote

@@ -14,8 +14,6 @@ log = logging.getLogger("springtide.spark")
 
 
 class PlanFiles:
-    """A folder of plans."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 

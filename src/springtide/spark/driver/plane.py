@@ -154,10 +154,17 @@ class BatchPlane:
         ended = self._watch(query_, ending)
         if ended is Ended.AVAILABLE and self._needs_confirmation():
             return None
-        if not ended.is_complete:
-            return ended
-        self._left_open, interrupted = self._close()
-        return (self._end_due() or Ended.STOPPED) if interrupted else ended
+        if ended.is_complete:
+            self._left_open, interrupted = self._close()
+            ended = (self._end_due() or Ended.STOPPED) if interrupted else ended
+        self._flush()
+        return ended
+
+    def _flush(self) -> None:
+        """Make all committed output visible. Spark may not have logged the last commit, if the query was stopped."""
+        if self._runner is not None and self._runner.last_committed >= 0:
+            self._checkpoint.logs.commit(self._runner.last_committed)
+            self._runner.roll(round(self._clock() * 1e6), every=True)
 
     @property
     def _batches(self) -> int:
@@ -177,10 +184,10 @@ class BatchPlane:
 
     def open(self) -> None:
         """Start Spark."""
+        self._streams.check()
         session = self._new_session()
         self._jvm_lock = jvm.hold_jvm_lock(session, self._checkpoint.jvm_lock)
         self._session = session
-        self._streams.check()
         self._committed_before = sum((self._checkpoint.last_manifest() or {}).get("sources", {}).values())
         self._opened(session)
 
@@ -257,6 +264,9 @@ class BatchPlane:
                 self._halt.set()
                 return self._finish(query_, ended)
             self._stalls.look()
+            self._streams.look()
+            if self._runner is not None:
+                self._runner.roll(round(self._clock() * 1e6))
             self._stop.wait(0.1)
         with contextlib.suppress(StreamingQueryException):  # it is raised below, with its cause
             query_.awaitTermination(TERMINATION_S)
@@ -338,9 +348,10 @@ class BatchPlane:
         return closing.run(self._runner, self._frame, batch, self._last_batch)
 
     def _log_end(self, ended: Ended) -> None:
-        waiting = sum(backlog or 0 for backlog in self._streams.backlogs(self._last_committed).values()) if self._runner else 0
         log.info("the run ended: %s, after %d batches", ended, self._batches)
-        if waiting and not self._batches:
+        none = self._runner is not None and not self._batches
+        waiting = sum(backlog or 0 for backlog in self._streams.backlogs(self._last_committed).values()) if none else 0
+        if waiting:
             log.warning("the run ended (%s) before its first batch; %s records wait", ended, f"{waiting:,}")
         for name, left_open in (self._left_open or {}).items():
             log.info(

@@ -20,10 +20,10 @@ from springtide.model.topology import Topology
 from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.published import Publications
+from springtide.spark.driver.rolled_sinks import RolledSinks
 from springtide.spark.driver.staged import Output, StagedFileError
 from springtide.spark.driver.starting import hands_on
 from springtide.spark.driver.undo import take_back
-from springtide.spark.shared.durable import sync_folder
 from springtide.spark.shared.program import Staging
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 
@@ -46,6 +46,8 @@ class Sinks:
         self._topology = topology
         self._dead_letters = dead_letters
         self._places = places
+        files = {operator.name: operator.sink for operator in topology.sinks if isinstance(operator.sink, FilesSink)}
+        self.rolled = RolledSinks(files, places, self.located)
         self.publications = Publications(topology, over)
         self.memory: dict[str, dict[int, list[pa.Table]]] = {}  # by name and batch: a repeated batch replaces itself
 
@@ -58,8 +60,9 @@ class Sinks:
         Path(self._dead_letters.path).mkdir(parents=True, exist_ok=True)
         self.publications.prepare(checkpoint)
         self._settle(checkpoint)
+        waiting = self.rolled.settle(checkpoint)
         for place in self._places.values():
-            staged.sweep(place, checkpoint.epoch)
+            staged.sweep(place, checkpoint.epoch, waiting)
 
     def _settle(self, checkpoint: Checkpoint) -> None:
         """Publish hidden files of the last committed batch, or have the batch computed again. Earlier batches were published
@@ -158,15 +161,11 @@ class Sinks:
 
         All files are checked before the first file is moved.
         """
-        hidden = [output for output in outputs if output.target is not None and staged.is_hidden(output)]
         self.publications.check(batch, outputs)
-        for output in hidden:
-            staged.publish(output)
+        staged.publish_all(outputs)
         for output in outputs:
             if output.target is None and output.receipt.sink not in self.publications:
                 output.staged.unlink(missing_ok=True)
-        for folder in {output.target.parent for output in outputs if output.target is not None}:
-            sync_folder(folder)
         self.publications.publish(batch, outputs)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from springtide.errors import TopologyError
-from springtide.model.endpoints import DataFrameSource, FilesSource
+from springtide.model.endpoints import DataFrameSource
 from springtide.model.schema import misfits
 from springtide.model.source import Source
 from springtide.model.topology import Operator, Topology
@@ -51,11 +51,6 @@ def _frame(session: SparkSession, operator: Operator, streams: Streams) -> DataF
     if isinstance(spec, Source):
         with jvm.drivers_python(session):
             return streams.frame(session, operator)
-    if isinstance(spec, FilesSource):
-        reader = session.readStream.format(spec.format).schema(from_arrow_schema(operator.schema)).options(**spec.options)
-        if spec.max_files is not None:
-            reader = reader.option("maxFilesPerTrigger", spec.max_files)
-        return reader.load(spec.path)
     assert isinstance(spec, DataFrameSource)
     return _users(session, operator, spec)
 

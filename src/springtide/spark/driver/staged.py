@@ -11,21 +11,25 @@ import re
 import shutil
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from springtide.errors import RunError
+from springtide.errors import CheckpointError, RunError
+from springtide.spark.shared.durable import make_folder, sync_folder
 from springtide.spark.shared.program import Staging
 from springtide.spark.shared.receipt import Receipt, folder
+from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.task.encoding import FORMATS
 
 BLOCK = 1 << 20
 """Bytes to read at once for the checksum of a file."""
 _FORMATS = "|".join(FORMATS)  # of any sink: a sink's own may have changed since
-_NAME = re.compile(rf"(\d+-\d+-\d+)\.({_FORMATS})", re.ASCII)
-_FILE = re.compile(rf"(\d+-\d+-\d+)-\d+\.({_FORMATS})", re.ASCII)
+_PART = r"\d+-\d+-\d+(?:-p\d+)?|rolled-\d+"
+_NAME = re.compile(rf"({_PART})\.({_FORMATS})", re.ASCII)
+_FILE = re.compile(rf"({_PART})-\d+\.({_FORMATS})", re.ASCII)
+_PLACE = re.compile(r"(?:[^/=\0]+=[^/\0]+)(?:/[^/=\0]+=[^/\0]+)*")
 
 
 class StagedFileError(Exception):
@@ -50,7 +54,9 @@ def located(document: Mapping[str, Any], staging: Staging, target: str | None, b
         raise ValueError(f"{receipt.name!r} is not a name that output of batch {batch} can have")
     if _task_of(_FILE, prefix, receipt.file) != _task_of(_NAME, prefix, receipt.name):
         raise ValueError(f"{receipt.file!r} is not the name of a file that a task stages as {receipt.name!r}")
-    visible = None if target is None else Path(target) / receipt.name
+    if receipt.place and not _PLACE.fullmatch(receipt.place):
+        raise ValueError(f"{receipt.place!r} is no folder that values of columns name")
+    visible = None if target is None else Path(target) / receipt.place / receipt.name
     return Output(receipt, folder(staging, receipt.epoch) / receipt.file, visible)
 
 
@@ -73,7 +79,10 @@ def _parsed(document: Mapping[str, Any], staging: Staging) -> Receipt:
         receipt = Receipt(**fields)
     except TypeError as error:
         raise ValueError(f"it has other fields than a receipt ({error})") from None
-    numbers, names = (receipt.epoch, receipt.rows, receipt.bytes or 0, receipt.crc32 or 0), (receipt.name, receipt.file)
+    numbers, names = (
+        (receipt.epoch, receipt.rows, receipt.bytes or 0, receipt.crc32 or 0),
+        (receipt.name, receipt.file, receipt.place),
+    )
     if not all(isinstance(n, int) and n >= 0 for n in numbers) or not all(isinstance(name, str) for name in names):
         raise ValueError("its fields do not have the types of a receipt's")
     if "staged" not in document and None in (receipt.bytes, receipt.crc32):
@@ -100,6 +109,30 @@ def check_staged(output: Output) -> None:
     raise StagedFileError(f"{wrote}, and now it {fault}; nothing of the batch was committed")
 
 
+def check_part(output: Output) -> None:
+    """Refuse to go on if a file of an earlier batch, which waits to be rolled, has changed: that batch cannot run again."""
+    fault = _fault(output.staged, output.receipt)
+    if fault is not None:
+        raise CheckpointError(
+            f"{output.staged} {fault}. It has {output.receipt.rows} records of a committed batch, which no reader has seen yet."
+            f" {ways_out(PUT_BACK, 'restore the whole checkpoint and the output from an older copy', ANEW)}"
+        )
+
+
+def measured(path: Path) -> tuple[int, int]:
+    """Size and checksum of a file."""
+    with open(path, "rb", buffering=0) as file:
+        checksum = _checksum(file)
+        return file.tell(), checksum
+
+
+def write_durably(path: Path, write: Callable[[IO[bytes]], None], mode: int) -> None:
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def check_waiting(output: Output) -> None:
     """Refuse to publish a committed file that is gone or damaged: the batch has to be computed again."""
     fault = _fault(output.staged, output.receipt)
@@ -123,7 +156,18 @@ def is_hidden(output: Output) -> bool:
 def publish(output: Output) -> None:
     """Make a staged file visible to readers: one rename."""
     assert output.target is not None
+    if output.receipt.place:
+        make_folder(output.target.parent)
     os.replace(output.staged, output.target)
+
+
+def publish_all(outputs: Iterable[Output]) -> None:
+    """Make files visible that are still hidden. All are checked before the first is moved."""
+    visible = [output for output in outputs if output.target is not None]
+    for output in [output for output in visible if is_hidden(output)]:
+        publish(output)
+    for parent in {output.target.parent for output in visible if output.target is not None and output.target.parent.is_dir()}:
+        sync_folder(parent)
 
 
 def _fault(path: Path, receipt: Receipt) -> str | None:
@@ -155,9 +199,15 @@ def _checksum(file: Any) -> int:
     return checksum
 
 
-def sweep(staging: Staging, before_epoch: int) -> None:
-    """Remove files that earlier epochs staged and did not commit."""
+def sweep(staging: Staging, before_epoch: int, waiting: Collection[Path] = ()) -> None:
+    """Remove files that earlier epochs staged and did not commit. ``waiting``: committed files that are not visible yet."""
     for place in Path(staging.folder).glob("epoch-*"):
         epoch = re.fullmatch(r"epoch-(\d+)", place.name, re.ASCII)
-        if epoch is not None and int(epoch[1]) < before_epoch:
+        if epoch is None or int(epoch[1]) >= before_epoch:
+            continue
+        if not any(file.parent == place for file in waiting):
             shutil.rmtree(place, ignore_errors=True)
+            continue
+        for file in place.iterdir():
+            if file not in waiting:
+                file.unlink(missing_ok=True)

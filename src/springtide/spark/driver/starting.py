@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,13 @@ class Parts:
         return ways_out(mend, *([export] if self.has_state else []), ANEW)
 
 
+def _names(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a folder that has folders for the values of columns."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != PRIVATE_FOLDER]
+        yield from ((name, Path(parent)) for name in names)
+
+
 def _published(staged: Iterable[Staging]) -> dict[str, int]:
     """The newest visible file of each ``files`` sink and of the dead letters, with its batch."""
     found: dict[str, int] = {}
@@ -99,7 +106,8 @@ def _published(staged: Iterable[Staging]) -> dict[str, int]:
         if Path(place.folder).parent.name != PRIVATE_FOLDER or not folder.is_dir():
             continue
         numbered = re.compile(rf"{re.escape(place.stem)}-(\d{{8,}})-")
-        batches = {int(match[1]): name for name in os.listdir(folder) if (match := numbered.match(name))}
+        names = _names(folder) if place.partition_by else ((name, folder) for name in os.listdir(folder))
+        batches = {int(match[1]): parent / name for name, parent in names if (match := numbered.match(name))}
         if batches:
-            found[str(folder / batches[max(batches)])] = max(batches)
+            found[str(batches[max(batches)])] = max(batches)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from springtide.connectors.files.declared import FilesSource
 from springtide.errors import DamageError
 from springtide.model.plan import Plan
-from springtide.model.source import Enumerator, Memory, Position, Range, Source, SourceUnavailable
+from springtide.model.source import Enumerator, Memory, Position, Range, Source, SourceUnavailable, Waiting
 from springtide.model.topology import Operator, Topology
 from springtide.once import Once
+from springtide.spark.driver.adoption import adopt
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.lag import unread_in
 from springtide.spark.driver.modules import ship_loaded_modules
 from springtide.spark.private.logs import NO_OFFSET, offsets_by_source
-from springtide.spark.shared.offsets import Beginning, Planner, SourceControl, offsets_of
+from springtide.spark.shared.offsets import Beginning, Planner, SourceControl, offsets_of, waiting_file
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 
 log = logging.getLogger("springtide.spark")
@@ -53,6 +56,7 @@ class Stream:
     source: Source
     enumerator: Enumerator | None = None
     unreachable: Once = field(default_factory=Once)
+    planner_waits: bool = False
 
     def end(self, since: Position) -> Position | None:
         """Where the stream ends now; None if the source cannot be reached. The run then waits, and a warning says so."""
@@ -60,13 +64,19 @@ class Stream:
         try:
             end = self.enumerator.end(since)
         except SourceUnavailable as error:
-            if self.unreachable.begins():
-                log.warning("source %r cannot be reached (%s); the run waits for it", self.name, error)
+            self.waits(str(error))
             return None
-        if self.unreachable:
-            self.unreachable.end()
-            log.info("source %r can be reached again", self.name)
+        self.waits(None)
         return end
+
+    def waits(self, why: str | None) -> None:
+        """Say once that the run waits for the source, and once that it no longer does."""
+        if why is not None:
+            if self.unreachable.begins():
+                log.warning("source %r cannot be reached (%s); the run waits for it", self.name, why)
+        elif self.unreachable:
+            self.unreachable.end()
+            log.warning("source %r can be reached again", self.name)
 
 
 class Streams:
@@ -75,7 +85,7 @@ class Streams:
     def __init__(self, topology: Topology, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._all = {
-            operator.name: Stream(operator.name, number, operator.source)
+            operator.name: Stream(operator.name, number, operator.source.stored_in(checkpoint.source_folder(operator.name)))
             for number, operator in enumerate(topology.sources)
             if isinstance(operator.source, Source)
         }
@@ -83,20 +93,35 @@ class Streams:
         self._by_spark = {o.name: n for n, o in enumerate(topology.sources) if o.name not in self._all}
         self._progress: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._read: dict[int, dict[str, Position]] = {}  # the positions of the last batches
+        self._beginning = threading.Lock()  # batches run in another thread than the one that watches the query
 
     # Beginning
 
     def check(self) -> None:
-        """Refuse batches without the memory of their sources: a new memory would start from the first record again."""
-        if self._checkpoint.begun() < 0:
-            return
+        """Refuse batches without the memory of their sources: a new memory would start from the first record again. Refuse
+        sources that do not fit what was read."""
+        begun = self._checkpoint.begun()
         for stream in self._all.values():
-            if self._memory(stream) is None:
+            if begun >= 0 and isinstance(stream.source, FilesSource):
+                self._adopt(stream, stream.source)
+            memory = self._memory(stream)
+            if memory is not None:
+                read = [self._positions(batch).get(stream.name) for batch in (begun - 1, begun)]
+                for position in [each for each in read if each is not None] or read[:1]:
+                    stream.source.check_resumed(memory, position)
+            elif begun >= 0:
                 file, _ = self._place(stream.source, stream.name)
                 raise DamageError(
                     file, f"is gone, which says where source {stream.name!r} began, but the checkpoint has batches",
                     ways_out(PUT_BACK, ANEW),
                 )  # fmt: skip
+
+    def _adopt(self, stream: Stream, source: FilesSource) -> None:
+        """Take over what Spark's own file source has read in a checkpoint of an earlier version."""
+        memory = self._memory(stream)
+        enumerator = source.enumerator(memory or source.begin())
+        if adopt(enumerator, self._checkpoint.logs, stream.number, self._checkpoint.begun()) and memory is None:
+            self._checkpoint.remember(ORIGINS, {**(self._checkpoint.recall(ORIGINS) or {}), stream.name: dict(source.begin())})
 
     def begin(self, at_once: bool) -> None:
         """Store the memories of the sources of a new checkpoint. Raises SourceUnavailable.
@@ -116,12 +141,24 @@ class Streams:
         """Take the lag of the sources that Spark reads from the progress of a query."""
         self._progress = progress
 
+    def look(self) -> None:
+        """Say whether the planners wait for their sources: between two batches the driver does not ask these itself."""
+        for stream in self._all.values():
+            try:
+                why = waiting_file(self._checkpoint.source_control(stream.name)).read_text(encoding="utf-8")
+            except OSError:
+                why = None
+            if why is not None or stream.planner_waits:
+                stream.waits(why)
+            stream.planner_waits = why is not None
+
     def frame(self, session: SparkSession, operator: Operator) -> DataFrame:
         """A streaming DataFrame without rows, whose offsets are those of the source."""
         source = self._all[operator.name].source
         ship_loaded_modules()
         beginning = Beginning(source, *self._place(source, operator.name))
         control = self._checkpoint.source_control(operator.name).absolute()
+        waiting_file(control).unlink(missing_ok=True)  # of a planner that was killed
         offsets = offsets_of(_Planning(source, beginning, control), operator.schema)
         session.dataSource.register(offsets)
         return session.readStream.format(offsets.name()).load()
@@ -138,18 +175,21 @@ class Streams:
 
     def _begun(self) -> list[Stream]:
         """The streams that have an enumerator, which those have that have begun."""
-        for stream in self._all.values():
-            if stream.enumerator is None and (memory := self._memory(stream)) is not None:
-                stream.enumerator = stream.source.enumerator(memory)
+        with self._beginning:
+            for stream in self._all.values():
+                if stream.enumerator is None and (memory := self._memory(stream)) is not None:
+                    stream.enumerator = stream.source.enumerator(memory)
         return [stream for stream in self._all.values() if stream.enumerator is not None]
 
     # Batches
 
     def parts(self, batch: int, widths: Mapping[str, int]) -> Parts:
         """The ranges of a batch for each task. A replay of the batch, whose plan is the same, has the same."""
-        cut = {}
-        since, until = self._positions(batch - 1), self._positions(batch)
-        for stream in self._begun():
+        cut, begun = {}, self._begun()
+        if not begun:
+            return {}
+        since, until = self._logged(batch - 1) if batch else {}, self._logged(batch)
+        for stream in begun:
             assert stream.enumerator is not None
             tasks = max(1, widths.get(stream.name, 1))
             begin = since.get(stream.name, stream.enumerator.first())
@@ -163,8 +203,16 @@ class Streams:
             if stream.enumerator is not None and stream.name in positions:
                 stream.enumerator.committed(positions[stream.name])
 
+    def _logged(self, batch: int) -> dict[str, Position]:
+        """By source, where a batch ends. Raises if that is not known: the next batch would begin at the first record."""
+        positions = self._positions(batch)
+        if batch not in self._read:
+            file = self._checkpoint.logs.file("offsets", batch)
+            raise DamageError(file, "is gone, which says where the sources were", ways_out(PUT_BACK, ANEW))
+        return positions
+
     def _positions(self, batch: int) -> dict[str, Position]:
-        """By source, where a batch ends; empty before the first batch."""
+        """By source, where a batch ends; empty if Spark has not logged it, as before the first batch."""
         if batch in self._read:
             return self._read[batch]
         text = self._checkpoint.logs.text("offsets", batch) if batch >= 0 else None
@@ -180,10 +228,15 @@ class Streams:
 
     def backlogs(self, batch: int) -> dict[str, int | None]:
         """By source, the number of records that wait behind a batch; None if that is unknown now."""
-        found: dict[str, int | None] = {**dict.fromkeys(self._all), **self._lags(batch)}
+        return {name: None if waits is None else waits.records for name, waits in self.waiting(batch).items()}
+
+    def waiting(self, batch: int) -> dict[str, Waiting | None]:
+        """By source, what waits behind a batch; None if that is unknown now."""
+        found: dict[str, Waiting | None] = dict.fromkeys(self._all)
+        found |= {name: None if lag is None else Waiting(lag) for name, lag in self._lags(batch).items()}
         for stream, position, end in self._ends(batch):
             assert stream.enumerator is not None
-            found[stream.name] = None if end is None else stream.enumerator.count(position, end)
+            found[stream.name] = None if end is None else stream.enumerator.waiting(position, end)
         return found
 
     def _lags(self, batch: int) -> dict[str, int | None]:

@@ -34,6 +34,7 @@ import springtide.processors.top_k
 import springtide.processors.windows
 import springtide.spark.task.entry
 import springtide.spark.task.merging
+import springtide.spark.task.reading
 import springtide.spark.task.rows
 import springtide.spark.task.stage  # noqa: F401
 

@@ -27,16 +27,14 @@ def failed_record(error: Exception) -> str | None:
 
 def final_error(error: Exception) -> str | None:
     """The error of a source that no repetition mends, for example because unread records were deleted."""
-    return _found(r"springtide\.errors\.RunError: (.+)", error)
+    return _found(r"springtide\.model\.source\.SourceFailed: (.+)", error)
 
 
 def missing_module(error: Exception) -> str | None:
-    """The module that is missing on an executor."""
     return _found(r"No module named '([\w.]+)'", error)
 
 
 def damaged_state_file(error: Exception) -> str | None:
-    """The path of a damaged state file."""
     return _found(r"state file (.+?) is damaged", error)
 
 

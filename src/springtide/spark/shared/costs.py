@@ -35,11 +35,7 @@ def summed(task: int, key: tuple[str, ...], arrived: Arrived, seed: int = 0) -> 
 def pack(costs: TaskCosts) -> bytes:
     head = _HEAD.pack(costs.task, len(costs.keys))
     return head + b"".join(
-        (
-            costs.keys.astype("<u8").tobytes(),
-            costs.counts.astype("<u4").tobytes(),
-            costs.seconds.astype("<f4").tobytes(),
-        )
+        (costs.keys.astype("<u8").tobytes(), costs.counts.astype("<u4").tobytes(), costs.seconds.astype("<f4").tobytes())
     )
 
 

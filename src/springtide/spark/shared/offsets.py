@@ -24,7 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from springtide.model.source import Enumerator, Memory, Position, Source, SourceUnavailable
+from springtide.errors import RunError
+from springtide.model.source import Enumerator, Memory, Position, Source, SourceFailed, SourceUnavailable
 from springtide.spark.shared.durable import read_json, write_atomic
 
 FIRST_S = 0.1
@@ -78,6 +79,11 @@ class Beginning:
         return stored if self.name is None else dict(stored[self.name])
 
 
+def waiting_file(control: Path) -> Path:
+    """The file that says why a planner waits for its source, as long as it does; beside the plan's file for the planner."""
+    return control.with_suffix(".waiting")
+
+
 class Planner:
     """Where batches end, by the source, the plan's read limit, and the trigger."""
 
@@ -85,7 +91,7 @@ class Planner:
         self._source, self._memory, self._file = source, memory, control
         self._control = SourceControl()
         self._end: Position | None = None  # the last known end of the stream
-        self._frozen = False
+        self._frozen = self._waiting = False
 
     @cached_property
     def _enumerator(self) -> Enumerator:
@@ -111,14 +117,28 @@ class Planner:
         try:
             if self._end is None or not self._frozen:
                 self._end = self._enumerator.end(start)
-        except SourceUnavailable:
+        except RunError as error:
+            raise SourceFailed(error) from None
+        except SourceUnavailable as error:
             if self._frozen:
                 raise
+            self._waits(str(error))
             time.sleep(RETRY_S)
             return start
+        self._waits(None)
         if limit == 0:
             return start
         return self._end if limit is None else self._enumerator.limited(start, self._end, limit)
+
+    def _waits(self, why: str | None) -> None:
+        """Let the driver know, which says so: what is logged here is in Spark's log. None: it waits no longer."""
+        if (why is not None) != self._waiting:
+            self._waiting = why is not None
+            with suppress(OSError):
+                if why is None:
+                    waiting_file(self._file).unlink(missing_ok=True)
+                else:
+                    replace_file(waiting_file(self._file), why.encode())
 
     def limit(self) -> int | None:
         """The smaller of the plan's latest read limit and the user's; the last known plan while the file is missing or torn."""

@@ -29,12 +29,14 @@ PRIVATE_FOLDER = "_springtide"
 
 @dataclass(frozen=True)
 class Staging:
-    """Where tasks stage the files of a sink: folder, format, prefix of the names, and mode (less the umask)."""
+    """Where tasks stage the files of a sink: folder, format, prefix of the names, mode (less the umask), and the columns whose
+    values name folders."""
 
     folder: str
     format: str
     stem: str = "part"
     mode: int = 0o666
+    partition_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -226,5 +228,5 @@ def _staging(name: str, sink: object, private: str, identity: str) -> Staging | 
         return None
     stem = f"{name}-{identity}"
     if isinstance(sink, FilesSink):
-        return Staging(f"{sink.path}/{PRIVATE_FOLDER}/{stem}", sink.format, stem)
+        return Staging(f"{sink.path}/{PRIVATE_FOLDER}/{stem}", sink.format, stem, partition_by=sink.partition_by)
     return Staging(f"{private}/staged/{name}", "parquet", stem)

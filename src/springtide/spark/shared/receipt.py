@@ -13,7 +13,8 @@ class Receipt:
     """A staged file. ``sink`` is "" for dead letters; ``name`` is the published name. Size and checksum are None in manifests
     of earlier versions.
 
-    File names have no folder: the sink determines the folders, so that a changed manifest cannot move other files.
+    File names have no folder: the sink determines the folders, so that a changed manifest cannot move other files. ``place``:
+    the folder below the sink's that the values of columns name, such as ``day=2024-05-01``.
     """
 
     sink: str
@@ -23,6 +24,7 @@ class Receipt:
     rows: int
     bytes: int | None = None
     crc32: int | None = None
+    place: str = ""
 
 
 def folder(staging: Staging, epoch: int) -> Path:

@@ -82,7 +82,6 @@ def newest_within(segments: Sequence[Segment], first: int, last: int, shards: in
 
 
 def rows_within(segment: Segment, first: int, last: int, shards: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a segment in a range of shards."""
     for number in segment.within(first, last):
         rows = segment.read(number)
         of = shards_of(rows.column(HASH).to_numpy(), shards)

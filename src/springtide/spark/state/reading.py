@@ -59,7 +59,6 @@ class StoredState:
 
 
 def stored_states(checkpoint: Path) -> dict[str, StoredState]:
-    """The state of all operators in a checkpoint."""
     stored = Checkpoint(checkpoint)
     fingerprint, declared, manifest = stored.recall("topology"), stored.recall("state"), stored.last_manifest()
     if fingerprint is None:
@@ -114,7 +113,7 @@ class Alarm(NamedTuple):
     first: int
 
 
-class Part(NamedTuple):
+class OpenRun(NamedTuple):
     """A run, open for reading."""
 
     run: SegmentRun
@@ -126,7 +125,7 @@ class Reading:
     """The state of one operator after one batch, open for reading. ``parts``: newest first."""
 
     stored: StoredState
-    parts: list[Part]
+    parts: list[OpenRun]
     stack: ExitStack
 
     @property
@@ -274,18 +273,18 @@ def reading(checkpoint: Path, operator: str) -> Iterator[Reading]:
         yield Reading(stored, parts, stack)
 
 
-def _opened(stored: StoredState, stack: ExitStack) -> list[Part]:
+def _opened(stored: StoredState, stack: ExitStack) -> list[OpenRun]:
     """Open all runs; ``stack`` closes them."""
     names = [file.name for run in stored.catalog.runs for file in run.files]
     if is_uri(stored.place):
         store_of(stored.place).tidy(names)
     segments = iter(_segments(stored, names, stack))
-    return [Part(run, [next(segments) for _ in run.files]) for run in stored.catalog.runs]
+    return [OpenRun(run, [next(segments) for _ in run.files]) for run in stored.catalog.runs]
 
 
-def _mended(stored: StoredState, stack: ExitStack) -> list[Part]:
+def _mended(stored: StoredState, stack: ExitStack) -> list[OpenRun]:
     """Open run by run, with the earlier runs of a damaged one."""
-    parts: list[Part] = []
+    parts: list[OpenRun] = []
     for run in stored.catalog.runs:
         try:
             parts += _parts(stored, [run], stack)
@@ -294,7 +293,7 @@ def _mended(stored: StoredState, stack: ExitStack) -> list[Part]:
     return parts
 
 
-def _earlier(stored: StoredState, run: SegmentRun, damage: Damage, stack: ExitStack) -> list[Part]:
+def _earlier(stored: StoredState, run: SegmentRun, damage: Damage, stack: ExitStack) -> list[OpenRun]:
     """The runs that a damaged run was merged from; raises CheckpointError if they are missing or damaged."""
     if not run.before:
         raise CheckpointError(f"{damage}. {ways_out(PUT_BACK, ANEW)}") from None
@@ -306,8 +305,8 @@ def _earlier(stored: StoredState, run: SegmentRun, damage: Damage, stack: ExitSt
     return parts
 
 
-def _parts(stored: StoredState, runs: Sequence[SegmentRun], stack: ExitStack) -> list[Part]:
-    return [Part(run, _segments(stored, [file.name for file in run.files], stack)) for run in runs]
+def _parts(stored: StoredState, runs: Sequence[SegmentRun], stack: ExitStack) -> list[OpenRun]:
+    return [OpenRun(run, _segments(stored, [file.name for file in run.files], stack)) for run in runs]
 
 
 def _segments(stored: StoredState, names: Sequence[str], stack: ExitStack) -> Sequence[Segment]:

@@ -72,7 +72,6 @@ class StateLayout:
 
     @cached_property
     def key_schema(self) -> pa.Schema:
-        """The schema of a key in a segment."""
         return pa.schema([pa.field(KEY + name, self.input.field(name).type) for name in self.key])
 
     @cached_property
@@ -81,7 +80,6 @@ class StateLayout:
         return tuple(None if name is None else STATE + name for name in named)  # type: ignore[return-value]
 
     def identities(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """The identity of every row's key."""
         one, two = self.seeds
         return key_hashes(rows, self.key, one), key_hashes(rows, self.key, two)
 

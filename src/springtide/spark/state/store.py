@@ -10,65 +10,27 @@ import contextlib
 import functools
 import io
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from springtide.errors import OptionError
+from springtide.model.location import checked as checked
+from springtide.model.location import filesystem
+from springtide.model.location import is_uri as is_uri
 from springtide.spark.shared.durable import make_folder, sync_folder
 from springtide.spark.state import segment
 from springtide.spark.state.cache import Cache, Cached, Traffic
 from springtide.spark.state.catalog import SUFFIX
 from springtide.spark.state.segment import Segment
 
-SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "file")
-HARMLESS = ("region", "scheme", "endpoint_override", "enable_tls", "replication")
-"""The allowed query parameters of a URI. Any other could be a key or a token."""
 AT_ONCE = 8
 """Limits the concurrent fetches of indices: each takes two requests, and the first task on a node needs all of them."""
 BLOCK = 4 << 20
-
-
-def checked(text: str) -> str:
-    """Check and normalise the URI of a state location, without access to it."""
-    parts = urlsplit(text)
-    if parts.scheme in SCHEMES:
-        _check_no_secret(text)
-    else:
-        came = f"=: {parts.scheme}://" if parts.scheme else f"={text!r}: a path"  # a path has no secret in it
-        raise OptionError(
-            f"state{came} is not allowed; give a URI with one of {', '.join(SCHEMES)}, such as s3://bucket/folder,"
-            " or file:///folder for one that is mounted on all nodes"
-        )
-    if parts.scheme == "file" and (parts.netloc or not parts.path.strip("/")):
-        raise OptionError(
-            f"state={text!r}: file: has three slashes and a folder that all nodes have, such as file:///mnt/state"
-        )
-    if parts.scheme not in ("file", "hdfs") and not parts.netloc:
-        raise OptionError(f"state={text!r}: no bucket or container is named; write {parts.scheme}://NAME/folder")
-    scheme = "s3" if parts.scheme == "s3a" else parts.scheme
-    query = f"?{parts.query}" if parts.query else ""
-    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{query}"
-
-
-def _check_no_secret(text: str) -> None:
-    """Refuse a URI that may contain a password or a key. The message omits it, since it goes to run folders and logs."""
-    rest = re.sub(r"^[a-z0-9]+:(//)?", "", text)
-    host, query = re.split(r"[/?#]", rest)[0], urlsplit(text).query
-    bucket = text.startswith(("s3", "gs"))
-    named = bool(re.search(r":(?!\d*$)", host)) or (bucket and (":" in host or "@" in host)) or "@" in rest[len(host) :]
-    unknown = [name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in HARMLESS]
-    if named or unknown or "#" in rest:
-        raise OptionError(
-            "state=: this URI has, or may have, a user, password, key or token in it; leave that out, and give it to driver and"
-            " executors in their environment (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or by their roles. After a"
-            f" question mark only {', '.join(HARMLESS)} are allowed"
-        )
 
 
 def check_writable(uri: str) -> None:
@@ -88,10 +50,6 @@ def below(place: str, name: str) -> str:
         return f"{place}/{name}"
     parts = urlsplit(place)
     return parts._replace(path=f"{parts.path}/{quote(name)}").geturl()
-
-
-def is_uri(place: str) -> bool:
-    return re.match(r"[a-z0-9]+://", place) is not None
 
 
 def store_of(folder: str) -> SegmentStore:
@@ -280,20 +238,11 @@ class Remote:
 
     @property
     def _files(self) -> Any:
-        return _filesystem(self._uri)[0]
+        return filesystem(self._uri)[0]
 
     @property
     def _root(self) -> str:
-        return _filesystem(self._uri)[1]
+        return filesystem(self._uri)[1]
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
-
-
-@functools.lru_cache(maxsize=64)
-def _filesystem(uri: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path in it; cached in the process, since connections do not survive a fork."""
-    from pyarrow.fs import FileSystem
-
-    files, path = FileSystem.from_uri(uri)
-    return files, path.rstrip("/")

@@ -5,10 +5,8 @@ All records are encoded at once. If that fails, halves are tried, down to the re
 
 from __future__ import annotations
 
-import base64
 import io
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from springtide.model.as_json import as_json
 from springtide.spark.task.letters import readable_row
 
 FORMATS = ("csv", "json", "parquet")
@@ -105,20 +104,5 @@ def _json_lines(table: pa.Table) -> bytes:
     kind = pa.struct(list(table.schema))
     lines = io.BytesIO()
     for row in table.to_pylist():
-        lines.write(json.dumps(_as_json(row, kind), allow_nan=False, ensure_ascii=False).encode() + b"\n")
+        lines.write(json.dumps(as_json(row, kind), allow_nan=False, ensure_ascii=False).encode() + b"\n")
     return lines.getvalue()
-
-
-def _as_json(value: Any, kind: pa.DataType) -> Any:
-    """A value as in Spark's JSON: maps are objects, bytes are base64, and NaN and infinities are null."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    if pa.types.is_struct(kind):
-        return {field.name: _as_json(value[field.name], field.type) for field in kind}
-    if pa.types.is_map(kind):
-        return {str(key): _as_json(item, kind.item_type) for key, item in value}
-    if pa.types.is_list(kind):
-        return [_as_json(item, kind.value_type) for item in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from springtide.model.lookup import LookupUnavailable
 from springtide.model.topology import Kind
-from springtide.processors.timed import Timed
+from springtide.processors.selecting import Selecting
 from springtide.spark.shared.program import Node
 from springtide.spark.shared.progress import INDEX, ROWS, Crashed, Page
 from springtide.spark.task.account import Account
@@ -126,18 +127,20 @@ class Functions:
         try:
             if deaths is not None:
                 raise Crashed(deaths)
-            result = node.function(batch)
+            function: Any = node.function
+            result, failures = function.split(batch) if isinstance(function, Selecting) else (function(batch), [])
             if not isinstance(result, pa.RecordBatch):
                 raise TypeError(f"map_batches wants a pyarrow.RecordBatch back, got {type(result).__name__}")
             assert node.schema is not None
             fitted = result.select(node.schema.names).cast(node.schema)
+        except LookupUnavailable:  # no record's fault, so the attempt fails
+            raise
         except BaseException as error:  # noqa: BLE001  all records of the batch fail together
             for row in batch.to_pylist():
                 self._account.failed(node, row, error)
             return Chunk(node.schema, batch=pa.RecordBatch.from_pylist([], schema=node.schema))
-        if isinstance(node.function, Timed):
-            for row in node.function.untimed(batch).to_pylist():
-                self._account.failed(node, row, node.function.fault)
+        for index, fault in failures:
+            self._account.failed(node, batch.slice(index, 1).to_pylist()[0], fault)
         return Chunk(node.schema, batch=fitted)  # the origins of its rows are unknown
 
     def before_call(self, node: Node) -> Callable[[], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import compress
 
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from springtide.model.source import Records
+from springtide.errors import RunError
+from springtide.model.source import Reader, Records, SourceFailed
 from springtide.spark.shared.program import Node
 from springtide.spark.shared.shipping import Shipment
 from springtide.spark.shared.stage_plan import StagePlan
@@ -64,11 +65,17 @@ class _Entrance:
     def read(self, part: object) -> None:
         """Read a range, and pass its records on. The time of reading is the source's work."""
         begin = time.perf_counter()
-        for records in self._node.reader.read(part):  # type: ignore[arg-type]
+        for records in self._records(part):
             self._tally.busy_s += time.perf_counter() - begin
             self._enter(records)
             begin = time.perf_counter()
         self._tally.busy_s += time.perf_counter() - begin
+
+    def _records(self, part: object) -> Iterator[Records]:
+        try:
+            yield from self._node.reader.read(part)  # type: ignore[arg-type]
+        except RunError as error:
+            raise SourceFailed(error) from None
 
     def _enter(self, records: Records) -> None:
         self._tally.rows_in += len(records) + len(records.rejected)
@@ -92,7 +99,8 @@ class _Entrance:
         self._account.shed += len(young) - int(young.sum())
         values = records.values
         left = values.filter(pa.array(young)) if isinstance(values, pa.RecordBatch) else list(compress(values, young))
-        return Records(left, records.created[young])
+        numbers = None if records.numbers is None else records.numbers[young]
+        return Records(left, records.created[young], origin=records.origin, numbers=numbers)
 
     def _chunk(self, records: Records) -> Chunk:
         node = self._node
@@ -101,7 +109,8 @@ class _Entrance:
             return Chunk(node.schema, batch=records.values)
 
         def misfit(record: object, error: Exception) -> None:
-            self._account.misfit(node, record, error)
+            place = _place(node.reader, records, record)
+            self._account.misfit(node, {**place, "record": record} if place else record, error)
 
         return Chunk(node.schema, records=records.values, misfit=misfit)
 
@@ -109,3 +118,11 @@ class _Entrance:
         """Report the creation times."""
         if self._created:
             self._account.created += created.representatives(np.concatenate(self._created))
+
+
+def _place(reader: Reader, records: Records, record: object) -> Mapping[str, object]:
+    """Where a record comes from, for its dead letter; nothing if its source gives records no identity."""
+    if records.numbers is None:
+        return {}
+    index = next((index for index, value in enumerate(records.values) if value is record), None)
+    return {} if index is None else reader.place(records.origin, int(records.numbers[index]))

@@ -85,26 +85,21 @@ class Task:
 
     def receive(self, node: Node, chunk: Chunk) -> None:
         """Run one operator on a chunk, and pass its output on."""
-        tally = self.account.tally(node)
+        tally, begin = self.account.tally(node), time.perf_counter()
         if node.kind in (Kind.SINK, Kind.MAP_BATCHES):
             chunk.batch()  # find misfits before they are counted
         tally.rows_in += len(chunk)
         if node.kind in PASSING:
-            produced = chunk
             self._see_times(node, chunk)
         elif node.kind is Kind.SINK:
             self._stage(node, chunk)
-            tally.rows_out += len(chunk)
-            tally.finished = time.time()
-            return
         else:
-            begin = time.perf_counter()
             with self._page.operator(node.number):
-                produced = self._functions.apply(node, chunk, tally.rows_in - len(chunk), self._meter)
-            tally.busy_s += time.perf_counter() - begin
-        tally.rows_out += len(produced)
+                chunk = self._functions.apply(node, chunk, tally.rows_in - len(chunk), self._meter)
+        tally.busy_s += time.perf_counter() - begin
+        tally.rows_out += len(chunk)
         tally.finished = time.time()
-        self.emit(node, produced)
+        self.emit(node, chunk)
 
     def step(self, node: Node, records: pa.RecordBatch, version: Version) -> None:
         """Run a stateful operator on all records of this task, and pass its output on."""

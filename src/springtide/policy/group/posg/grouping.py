@@ -22,12 +22,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from springtide.model.costs import TaskCosts
-from springtide.policy.group import Online, Share, State, Table, Targets, count_min
+from springtide.policy.group import GroupPlugin, Online, Share, State, Table, Targets, count_min
 from springtide.policy.group.count_min import Matrix
 from springtide.policy.group.greedy import in_turn
 from springtide.policy.group.posg.machine import (
@@ -40,14 +40,14 @@ from springtide.policy.group.posg.machine import (
     fresh,
     synchronise,
 )
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 LITERAL_TOLERANCE = 0.05
 """μ in section V-A of the paper."""
 
 
 @dataclass(frozen=True)
-class Posg:
+class Posg(GroupPlugin):
     """Routes each record to the replica with the least Ĉ, which then grows by the record's estimated cost (listing III.2).
 
     Until every replica has sent its matrices, round-robin: about 2·N·k records. A greedy schedule takes at most
@@ -58,10 +58,9 @@ class Posg:
     until the new ones have sent their matrices; the others retain theirs, while C starts again for all.
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "posg"
-    source: ClassVar[str] = "POSG, section III"
-    summary: ClassVar[str] = "to the task with the least estimated work, by sketches of keys' costs"
+    name = "posg"
+    source = "POSG, section III"
+    summary = "to the task with the least estimated work, by sketches of keys' costs"
 
     window: int = parameter(1024, "records", minimum=1, help="N: a replica checks its matrices every N records")
     tolerance: float = parameter(0.1, minimum=0, help="μ: the relative change of the matrices up to which they are stable")
@@ -76,9 +75,6 @@ class Posg:
     weighted: bool = parameter(False, help="η weighs each cell by its records")
     send_changed_only: bool = parameter(False, help="stable matrices are sent only if they differ from those sent before")
     seed: int = parameter(0, minimum=0, maximum=2**63 - 1, help="another seed hashes the keys in another way")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from springtide.model.costs import Hashes, TaskCosts
-from springtide.policy.group import Online, Share, State, Table, Targets, count_min
+from springtide.policy.group import GroupPlugin, Online, Share, State, Table, Targets, count_min
 from springtide.policy.group.greedy import in_turn, longest_first
 from springtide.policy.group.tide import online as tide_online
-from springtide.policy.registry import parameter, validate
+from springtide.policy.registry import parameter
 
 Floats = npt.NDArray[np.float64]
 
@@ -44,7 +44,7 @@ EQUAL_SPREAD = 0.05
 
 
 @dataclass(frozen=True)
-class Tide:
+class Tide(GroupPlugin):
     """Routes each record to the target that is expected to be free first; the longest records come first.
 
     >>> tide = Tide()
@@ -54,10 +54,9 @@ class Tide:
     [1, 1, 0]
     """
 
-    kind: ClassVar[str] = "group"
-    name: ClassVar[str] = "tide"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "by expected cost, learned by key: the longest record first, to the task that is free first"
+    name = "tide"
+    source = "Springtide"
+    summary = "by expected cost, learned by key: the longest record first, to the task that is free first"
 
     half_life: float = parameter(
         100_000.0, unit="records", minimum=1, help="records after which the weight of a measurement is half"
@@ -68,9 +67,6 @@ class Tide:
     report_every: int = parameter(
         16, unit="records", minimum=1, help="record by record: how many a replica processes between two reports"
     )
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def route(self, share: Share, table: Table) -> Targets:
         if not table or not share.keyed or share.width == 1:
@@ -108,12 +104,7 @@ class Tide:
         factors = _factors(state, width)
         if max(_spread(costs, state["weights"]), _spread(factors, np.ones(width))) < EQUAL_SPREAD:
             return {}
-        table = {
-            "keys": state["keys"],
-            "costs": costs.astype(np.float32),
-            "prior": np.array([prior]),
-            "factors": factors,
-        }
+        table = {"keys": state["keys"], "costs": costs.astype(np.float32), "prior": np.array([prior]), "factors": factors}
         if state["F"].any():
             table |= {"F": state["F"].astype(np.float32), "W": state["W"].astype(np.float32)}
         return table

@@ -1,22 +1,21 @@
-"""Tide: Springtide's own scaling policy. Its goal is a user's: a latency target, and what being late is worth.
+"""Tide: Springtide's own scaling policy. Its objective is a user's: a latency target, and a price of being late.
 
 Every interval it
 
-1. follows the input, second by second, in blocks of a sixth of an interval. A block's value is what it demanded: the least
-   constant capacity that would have kept its queue within the target, which is nearer to what is needed than a mean;
-2. forecasts the largest demand of the next interval, by an ensemble of forecasters of the blocks and by what came after times
-   like this one (``alike.py``), whichever has been right lately;
-3. knows how wrong such forecasts are, and what an interval looks like within: it keeps the last intervals, each relative to the
-   forecast that was made for it. Scaled to the new forecast they are what may come now, from the rate of this moment on; those
-   at a similar level, and after forecasts as good or bad as the last ones, count more. Surprises are few, and the next will be
-   none of them, so each is played in several sizes;
-4. plays each of them against every number of replicas that may be worth it: a fluid queue, which begins with the backlog, and
-   the waits that chance adds, by M/M/k, or less where less was measured (``uneven.py``). That gives the seconds that would be
-   late;
-5. takes the cheapest that keeps up: replicas for the interval, and seconds that are late at the price of ``late_price``.
+1. records the input, second by second, in blocks of a sixth of an interval. A block's value is its demand: the least constant
+   capacity that would have kept its queue within the target, which is closer to the need than a mean;
+2. forecasts the largest demand of the next interval, by an ensemble of forecasters of the blocks, and by what followed similar
+   times in the past (``alike.py``), whichever has been right lately;
+3. knows the errors of such forecasts and the shape of intervals: it retains the last intervals, each relative to its forecast.
+   Scaled to the new forecast, and bent to begin at the present rate, they are possible inputs. Intervals at a similar level,
+   and after forecasts with a similar error, weigh more. Surprises are few, and the next will differ from all of them, so each
+   is played in several sizes;
+4. plays each of them against every plausible number of replicas: a fluid queue that starts with the backlog, plus the random
+   waits of M/M/k, or less if less was measured (``uneven.py``). The result is the number of late seconds;
+5. chooses the cheapest candidate that keeps up: replicas for the interval, and late seconds at the price of ``late_price``.
 
-So one price decides how much is kept in reserve, how fast a backlog is worked off and when to give replicas back, and where
-forecasts are good, or replicas few, it comes out differently by itself.
+A single price thus decides the size of the reserve, the speed of clearing a backlog, and the time of scaling in. The result
+adapts by itself where forecasts are good, or replicas few.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,8 @@ import numpy.typing as npt
 from springtide.model.plan import Request
 from springtide.model.snapshot import Snapshot
 from springtide.policy.forecast.ensemble import Ensemble
-from springtide.policy.registry import parameter, validate
-from springtide.policy.scale import State, alike, changes
+from springtide.policy.registry import parameter
+from springtide.policy.scale import ScalePlugin, State, alike, changes
 from springtide.policy.scale.demand import demand
 from springtide.policy.scale.measured import arrival_rates, carried, shares
 from springtide.policy.scale.tide import replay, uneven
@@ -43,10 +42,10 @@ Ints = npt.NDArray[np.int64]
 
 ENSEMBLE = Ensemble(members="last, moving-average, best-fit, holt-winters")
 BLOCKS = 6
-"""Blocks of an interval. With a single block, a rise shows only after the interval; with many, each is noisy."""
+"""Blocks of an interval. A single block shows a rise only after the interval; many blocks are noisy."""
 RETAINED_INTERVALS = 240
-"""Limits the intervals that are played again. With twice as many, in twice the state, NAB's tweets are late for 2 % less
-time, at 0.2 % more cost."""
+"""Limits the intervals that are played again. With twice as many, in twice the state, NAB tweets are late for 2 % less time, at
+0.2 % more cost."""
 MAX_PARTS = 60
 """Limits the parts of an interval: seconds, up to a minute."""
 HALF_LIFE = 160.0
@@ -72,14 +71,14 @@ PRIOR_RECORDS = 10.0
 MAX_BEND = 4.0
 """Limits the factor by which a played interval is bent to begin at the present rate."""
 PRIOR_RATIOS = (0.9, 1.0, 1.1, 1.2)
-"""Possible inputs, relative to the forecast, before any forecast was tested; their weight halves every four intervals."""
+"""Possible inputs relative to the forecast, before any forecast was tested; their weight halves every four intervals."""
 USUAL_INTERVALS = 1500
 """Intervals over which the usual number of replicas is averaged. A price that follows the load is high by day
 and low by night: by a fluid model, NAB's tweets, as late, take 1.8 % less than with 300 intervals."""
 INITIAL_WEIGHT = 300
 """Weight of the first interval in that mean, because a stream may begin with a rise."""
 GROUP_SIZE = 8
-"""Candidates that are played together; of up to 48, mostly only one or two groups are played."""
+"""Candidates that are played together: of up to 48, usually only the first one or two groups are played."""
 COST_MEMORY = 0.5
 """Weight of the previous intervals in a record's cost."""
 DEFAULT_TARGET_S = 1.0
@@ -87,23 +86,16 @@ DEFAULT_TARGET_S = 1.0
 
 
 @dataclass(frozen=True)
-class Tide:
-    """The cheapest degrees for the possible inputs of the next interval, the price of late seconds included."""
+class TideScaling(ScalePlugin):
+    """The cheapest degrees for the possible inputs of the next interval, including the price of late seconds."""
 
-    kind: ClassVar[str] = "scale"
-    name: ClassVar[str] = "tide"
-    source: ClassVar[str] = "Springtide"
-    summary: ClassVar[str] = "forecasts the peak demand, and weighs the price of replicas against that of being late"
+    name = "tide"
+    source = "Springtide"
+    summary = "forecasts the peak demand, and weighs the price of replicas against that of being late"
 
     late_price: float = parameter(
         30.0, "s", minimum=0.1, help="the price of a second above the target, in seconds of the usual number of replicas"
     )
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def initial(self) -> State:
-        return {}
 
     def decide(self, state: State, snapshot: Snapshot, rng: np.random.Generator) -> tuple[State, tuple[Request, ...]]:
         if not snapshot.interval_s > 0:
@@ -136,7 +128,7 @@ class Tide:
         return {**past, **after}, changes(snapshot, wanted)
 
     def _cheapest(self, snapshot: Snapshot, graph: replay.Graph, past: State, usual: float, target_s: float) -> _Choice:
-        """Play what may come against all numbers of replicas that may be worth it."""
+        """Play the possible inputs against all plausible numbers of replicas."""
         forecast, after = past["forecast"], past["after"]
         coming, weights = _scenarios(past, forecast, after, snapshot.interval_s, snapshot.starting_s or 0.0)
         in_turns = bool(snapshot.batches)
@@ -151,14 +143,14 @@ class Tide:
         price = self.late_price * usual
         most = min(int(graph.limits.sum()), snapshot.slots or 10**9) - forecast * float(graph.work_s.sum())
         likely = _median(coming[:, : past["bins"]].mean(axis=1), weights)
-        keeps_up = (capacity >= likely) | (capacity == capacity.max())  # a queue within the target is no reason to let it grow
+        keeps_up = (capacity >= likely) | (capacity == capacity.max())  # even if the target allows a queue, it must not grow
         stays = (degrees == graph.degrees).all(axis=1)
         pause = price * (snapshot.pause_s or 0.0)
         cost, late = np.full(len(degrees), np.inf), np.zeros(len(degrees))
         played = np.ascontiguousarray(coming.T) * length
         for some in _cheapest_first(paid, keeps_up):
             if paid[some[0]] * snapshot.interval_s >= cost.min() + pause and not stays[some].any():
-                continue  # never late, they would still cost more than what was found
+                continue  # more expensive than the best so far even if never late
             parts, left = replay.late(played, available[some] * length, graph.backlog, allowed[some])
             late[some] = parts @ weights * length
             clearing = replay.clearing(left * float(graph.work_s.sum()), price, snapshot.interval_s, max(most, 1.0)) @ weights
@@ -175,7 +167,7 @@ class _Choice(NamedTuple):
 
 
 def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict[str, tuple[float, float]]:
-    """By operator the seconds of work for a record, and the records measured: the last ones count most."""
+    """By operator: the seconds of work per record and the records measured, with the most weight on the last ones."""
     found = {name: (cost, weight) for name, (cost, weight) in before.items()}
     for operator in snapshot.operators:
         if operator.cost_s is not None and operator.served:
@@ -186,12 +178,12 @@ def _smoothed(before: Mapping[str, Sequence[float]], snapshot: Snapshot) -> dict
 
 
 def _arrivals(snapshot: Snapshot) -> Floats:
-    """Records/s of all sources together, in parts of the interval; where creation times are unknown, they arrived evenly."""
+    """The records/s of all sources together, in parts of the interval; unknown creation times count as evenly spread."""
     rates = arrival_rates(snapshot)
     lines = [source.arrivals or (rates[source.name],) for source in snapshot.sources if source.name in rates]
     if not lines:
         return np.zeros(0)
-    bins = max(1, min(MAX_PARTS, round(snapshot.interval_s)))  # batches tell of more or fewer seconds than the interval has
+    bins = max(1, min(MAX_PARTS, round(snapshot.interval_s)))  # batches cover more or fewer seconds than the interval
     total: Floats = np.zeros(bins)
     for line in lines:
         total = total + _resampled(np.asarray(line, dtype=np.float64), bins)
@@ -199,7 +191,7 @@ def _arrivals(snapshot: Snapshot) -> Floats:
 
 
 def _resampled(values: Floats, bins: int) -> Floats:
-    """The same amounts in another number of parts, as means."""
+    """Resample to another number of parts, as means."""
     if len(values) == bins:
         return values
     sums = np.interp(np.linspace(0, len(values), bins + 1), np.arange(len(values) + 1), np.append(0.0, np.cumsum(values)))
@@ -215,12 +207,12 @@ def _blocks(seconds: Floats) -> list[Floats]:
 
 
 def _demanded(seconds: Floats, target_s: float) -> float:
-    """What arrivals ask for. In a short time even a full queue need not be late, so it is no less than the mean rate."""
+    """The demand of arrivals, at least their mean rate: in a short time even a full queue need not be late."""
     return max(demand(seconds, target_s), float(seconds.mean()))
 
 
 def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
-    """The series with this interval's blocks, the interval itself relative to its forecast, and the next forecast."""
+    """The state after this interval: the series with its blocks, the interval relative to its forecast, the next forecast."""
     series, forecast = state.get("series", ENSEMBLE.initial()), state.get("forecast", 0.0)
     intervals, levels, unrests = (list(state.get(name, ())) for name in ("intervals", "levels", "unrests"))
     unrests = [math.log(MIN_UNREST)] * (len(levels) - len(unrests)) + unrests  # states of earlier versions have no unrests
@@ -231,7 +223,7 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
     if not as_before:  # the interval has another length
         intervals = [_resampled(np.array(interval), len(seconds)).tolist() for interval in intervals]
     elif forecast > 0:
-        intervals.append((seconds / forecast).round(3).tolist())  # in a quarter of the characters
+        intervals.append((seconds / forecast).round(3).tolist())  # takes a quarter of the characters
         levels.append(round(math.log(forecast), 4))
         unrests.append(round(math.log(unrest), 3))
         unrest = _unrest(unrest, peak, forecast)
@@ -250,13 +242,13 @@ def _followed(state: State, seconds: Floats, target_s: float) -> dict[str, Any]:
 
 
 def _unrest(before: float, peak: float, forecast: float) -> float:
-    """The recent error of forecasts: a mean of |ln(came/forecast)|, half of which is the last one's."""
+    """The recent error of forecasts: a mean of |ln(actual/forecast)| in which the last error has weight 1/2."""
     missed = abs(math.log(max(peak, 1e-8) / forecast))
     return max(MIN_UNREST, (before + min(missed, alike.MAX_GROWTH)) / 2)
 
 
 def _countable(forecast: float | None) -> float:
-    """A forecast, or 0 for less than a record in a year: relative to it, any input would be without bound."""
+    """A forecast, or 0 for less than a record in a year: inputs relative to it would be unbounded."""
     return forecast if forecast is not None and forecast > 1e-8 else 0.0
 
 
@@ -308,7 +300,7 @@ def _scenarios(past: State, forecast: float, after: float, interval_s: float, st
 
 
 def _cheapest_first(paid: Ints, keeps_up: npt.NDArray[np.bool_]) -> list[Ints]:
-    """The candidates that keep up, in groups: after the first groups the others are mostly too expensive."""
+    """The candidates that keep up, in groups by price: after the first groups the others are usually too expensive."""
     those = np.flatnonzero(keeps_up)
     order = those[np.argsort(paid[those], kind="stable")]
     return [order[first : first + GROUP_SIZE] for first in range(0, len(order), GROUP_SIZE)]
@@ -317,8 +309,8 @@ def _cheapest_first(paid: Ints, keeps_up: npt.NDArray[np.bool_]) -> list[Ints]:
 def _regret(past: State, graph: replay.Graph, more: float, pause: float) -> float:
     """The cost of staying since the last change, this interval included, limited to the price of a change's pause.
 
-    How long a change will be good is unknown. By the ski rental rule, changing once staying has cost as much as the pause
-    costs at most twice as much as with perfect knowledge.
+    The future benefit of a change is unknown. By the ski rental rule, changing once staying has cost as much as the pause costs
+    at most twice the optimum.
     """
     before = float(past.get("regret", 0.0)) if past.get("had") == graph.degrees.tolist() else 0.0
     return min(pause, before + more)
@@ -330,7 +322,7 @@ def _median(values: Floats, weights: Floats) -> float:
 
 
 def _spread(lines: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """The same intervals, but surprises in several sizes: they are few, and the next will have another size."""
+    """The intervals, with each surprise in several sizes, as the next surprise will have another size."""
     surprising = lines.max(axis=1) > SURPRISE
     some, share = np.minimum(lines[surprising], MAX_RATIO), weights[surprising] / len(SIZES)
     sizes = [some**size for size in SIZES]
@@ -338,7 +330,7 @@ def _spread(lines: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def _from_now(lines: Floats, now: float, forecast: float, interval_s: float) -> Floats:
-    """Intervals relative to the forecast, bent to begin at the present rate; their ends do not change."""
+    """Bend the intervals so that they begin at the present rate; their ends do not change."""
     block = math.ceil(lines.shape[1] / BLOCKS)
     block_s = interval_s * block / lines.shape[1]
     first = lines[:, :block].mean(axis=1) * forecast

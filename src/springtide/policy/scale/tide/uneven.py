@@ -1,6 +1,6 @@
-"""The measured part of M/M/k's wait: less than 1 where records come and are served more evenly than by chance.
+"""The measured share of M/M/k's wait: less than 1 if arrivals and service are more even than random.
 
-Allen and Cunneen: the wait is about (c_a² + c_s²)/2 times that of M/M/k. Neither spread is measured, but the wait is.
+Allen and Cunneen: the wait is about (c_a² + c_s²)/2 times that of M/M/k. The variations are not measured, but the wait is.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from springtide.policy.scale.tide import replay
 WAIT_MEMORY = 0.95
 """Weight of the previous intervals in an operator's waits: about 20 count."""
 PRIOR_WAIT = 0.25
-"""The wait that counts as measured at first, in costs of a record: M/M/k is assumed until more was expected."""
+"""The initial sum of waits, in costs of a record: M/M/k is assumed until more waiting was expected."""
 MAX_LOAD = 0.95
 """Above this load a queue depends on earlier arrivals, and not on the load."""
 MIN_PART = 0.6
-"""Plan for at least this part of M/M/k's wait: with none, there would be no reserve for an uneven input.
-On DABS-Storm's S1, all even, a record that waits for nothing leaves one replica at 10/s, and the next step is 10 s late."""
+"""Plan for at least this share of M/M/k's wait, as a reserve for uneven input. On DABS-Storm's S1, which is all even, a model
+without waits leaves one replica at 10/s, and the next step is 10 s late."""
 
 Waits = Mapping[str, Sequence[float]]
-"""By operator the seconds that records waited, those by M/M/k, and the last backlog."""
+"""By operator: the sums of the measured waits and of those by M/M/k, in seconds, and the last backlog."""
 
 
 def followed(before: Waits, snapshot: Snapshot, target_s: float) -> dict[str, tuple[float, float, float]]:
-    """The sums after an interval, of which the last count most. In sums, an interval counts by the wait that was expected.
+    """The sums after an interval, with the most weight on the last one. In sums, an interval's weight is its expected wait.
 
-    With a queue before or after, or with nearly busy replicas, records do not wait by chance; in batches they wait for the
-    batch.
+    Intervals with a queue at either end or with nearly busy replicas are excluded, as their waits are not random; in batches,
+    records wait for the batch.
     """
     found = {name: (waited, modelled, queue) for name, (waited, modelled, queue) in before.items()}
     measured = [
@@ -55,5 +55,5 @@ def followed(before: Waits, snapshot: Snapshot, target_s: float) -> dict[str, tu
 
 
 def part(sums: Sequence[float] | None) -> float:
-    """The measured part of M/M/k's wait, from ``MIN_PART`` to 1: a larger part is due to a changed rate."""
+    """The measured share of M/M/k's wait, from ``MIN_PART`` to 1: a larger share is due to a changed rate."""
     return min(1.0, max(MIN_PART, sums[0] / sums[1])) if sums and sums[1] > 0 else 1.0

@@ -1,4 +1,4 @@
-"""What is kept of every step of ``engine``, and the latencies that follow from it."""
+"""The measurements of every step of ``engine``, and the latencies that follow from them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from springtide.papers.elasticutor.state import State
+    from springtide.papers.elasticutor.state import ExecutorState
 
 Floats = npt.NDArray[np.float64]
 
 
-class Book:
-    """By step and executor: tuples ``sent`` and ``served``. By step: the senders' ``rate`` and ``backlog``, the source's tuples
-    ``done`` per second, the bytes of state ``taken`` elsewhere, and the bytes of tuples to ``remote`` cores per second."""
+class History:
+    """By step and executor: tuples ``sent`` and ``served``. By step: the senders' ``rate`` and ``backlog``, the source tuples
+    ``done`` per second, the bytes of migrated state (``taken``), and the bytes per second of tuples to ``remote`` cores."""
 
     def __init__(self, steps: int, stations: int) -> None:
         self.sent, self.served, self.cost_s = (np.zeros((steps, stations)) for _ in range(3))
         self.rate, self.backlog, self.done, self.taken, self.remote = (np.zeros(steps) for _ in range(5))
 
-    def note(self, step: int, state: State, taken: float) -> None:
+    def add(self, step: int, state: ExecutorState, taken: float) -> None:
         self.sent[step], self.served[step], self.cost_s[step] = state.sent, state.served, state.mean_cost_s
         self.rate[step], self.backlog[step], self.taken[step] = state.last_rate, state.backlog, taken
         self.done[step] = state.served.sum() / state.per_tuple.sum() / state.step_s
         self.remote[step] = self.done[step] * state.remote_bytes
 
     def latencies(self, step_s: float) -> tuple[Floats, Floats]:
-        """Seconds that what was sent in a step took at its sender, and at every executor: first come, first served.
+        """The waiting times in seconds of tuples sent in each step: at their sender, and at each executor, which are FIFO
+        queues.
 
-        A tuple leaves when as many have left as came until then.
+        The n-th tuple to arrive is the n-th to leave.
         """
         at = step_s * np.arange(len(self.rate) + 1, dtype=np.float64)
         sent = np.append(0.0, np.cumsum(self.rate * step_s))
@@ -44,8 +45,8 @@ class Book:
 
 
 def _reached(counts: Floats, grown: Floats, at: Floats) -> Floats:
-    """When a number that grows, and at times stays, first reached each of the counts."""
-    found: Floats = np.interp(counts * (1 - 1e-12), grown, at)  # just before it, as ``interp`` would take the end of a stay
+    """The times at which a non-decreasing number first reached each of the counts."""
+    found: Floats = np.interp(counts * (1 - 1e-12), grown, at)  # at a count, ``interp`` returns the end of a plateau
     return found
 
 
