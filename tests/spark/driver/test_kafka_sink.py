@@ -107,7 +107,7 @@ def test_a_broker_that_is_away_in_the_middle_is_waited_for(
     spark: Any, kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     outward = kafka.topic(partitions=2)
-    topology = st.source.generate(made, rate=400, limit=COUNT).to(st.sink.kafka(kafka.servers, outward), name="out").named("t")
+    topology = st.source.generate(made, rate=150, limit=COUNT).to(st.sink.kafka(kafka.servers, outward), name="out").named("t")
     threading.Thread(target=away, args=(kafka, outward, 15.0), daemon=True).start()
     with caplog.at_level(logging.WARNING, "springtide.spark"):
         result = run(topology, spark, tmp_path)
