@@ -171,9 +171,9 @@ class Source(ABC):
     def begin(self) -> Memory:
         """What is decided once for a checkpoint, when its first batch is about to be planned. Raises SourceUnavailable."""
 
-    def check_resumed(self, memory: Memory, position: Position | None) -> None:  # noqa: B027
-        """Called before a run carries a checkpoint on; ``position`` is where one of its last batches ends, None if there was
-        none. Raises CheckpointError or OptionError if the checkpoint does not fit the declaration, and DamageError if it does
+    def check_resumed(self, memory: Memory, positions: Sequence[Position]) -> None:  # noqa: B027
+        """Called before a run carries a checkpoint on; ``positions`` are where its last two batches end, as far as there are
+        such. Raises CheckpointError or OptionError if the checkpoint does not fit the declaration, and DamageError if it does
         not fit what the source has stored in it."""
 
     @abstractmethod

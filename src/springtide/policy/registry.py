@@ -57,7 +57,7 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _BUILT_IN = (
     "springtide.policy.scale.static:Static",
     "springtide.policy.scale.scripted:Scripted",
-    "springtide.policy.scale.tide:TideScaling",
+    "springtide.policy.scale.tide:Tide",
     "springtide.policy.scale.incremental:Incremental",
     "springtide.policy.scale.rlearning:RLearning",
     "springtide.policy.scale.autoscale:Autoscale",

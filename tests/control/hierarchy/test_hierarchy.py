@@ -40,7 +40,7 @@ from springtide.policy.scale.model_based import ModelBased
 from springtide.policy.scale.q_learning import QLearning
 from springtide.policy.scale.static import Static
 from springtide.policy.scale.threshold import Threshold
-from springtide.policy.scale.tide import TideScaling
+from springtide.policy.scale.tide import Tide
 from springtide.sim import Outcome, Reconfiguration, simulate
 
 RNG = np.random.default_rng(0)
@@ -766,9 +766,7 @@ def test_the_token_bucket_cuts_the_reconfigurations_of_q_learning_tenfold() -> N
 @pytest.mark.long
 def test_tide_runs_within_the_hierarchy_in_the_simulator() -> None:
     """One operator by itself, with its share of the target, needs about what tide needs that sees all."""
-    alone, parts = (
-        simulated(policy, 100, 500, 0.05, most=8) for policy in (TideScaling(), Hierarchy(TideScaling(), settle_s=0.0))
-    )
+    alone, parts = (simulated(policy, 100, 500, 0.05, most=8) for policy in (Tide(), Hierarchy(Tide(), settle_s=0.0)))
     assert parts.summary["policy"] == "tide, granted by all"
     assert parts.summary["replicas"]["mean"] == pytest.approx(alone.summary["replicas"]["mean"], rel=0.15)
     assert parts.learned is not None

@@ -23,7 +23,7 @@ from springtide.policy.scale.measured import arrival_rates, carried, shares
 from springtide.policy.scale.psps import Psps
 from springtide.policy.scale.queueing import Queueing, allocate, shared_out
 from springtide.policy.scale.spark_ratio import SparkRatio
-from springtide.policy.scale.tide import TideScaling
+from springtide.policy.scale.tide import Tide
 from springtide.policy.trial import fault_of
 
 RNG = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def test_arrivals_are_those_of_the_snapshot_and_where_unknown_what_was_read() ->
     assert arrival_rates(graph) == {"in": 150.0, "none": 0.0, "other": 50.0}
 
 
-@pytest.mark.parametrize("policy", [Psps(), Queueing(), Ds2(warm_up=0), TideScaling()], ids=repr)
+@pytest.mark.parametrize("policy", [Psps(), Queueing(), Ds2(warm_up=0), Tide()], ids=repr)
 def test_what_earlier_versions_learned_is_taken_up_and_their_backlog_ignored(policy: ScalePolicy) -> None:
     """Their states had the backlog of the interval before, from which they worked out what arrived."""
     busy = seen(station("a", {"in": 300}), batches=((300, 1.0),), backlog=100)

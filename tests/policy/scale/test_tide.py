@@ -26,7 +26,7 @@ from springtide.policy.scale.tide.policy import (
     INITIAL_WEIGHT,
     RETAINED_INTERVALS,
     USUAL_INTERVALS,
-    TideScaling,
+    Tide,
     _regret,
     _scenarios,
     _usual,
@@ -72,7 +72,7 @@ def seen(
     )  # fmt: skip
 
 
-def run(policy: TideScaling, intervals: Sequence[Sequence[float]], count: int = 1, **options: Any) -> list[list[int]]:
+def run(policy: Tide, intervals: Sequence[Sequence[float]], count: int = 1, **options: Any) -> list[list[int]]:
     """The degrees after each interval, when every wish comes true at once."""
     state, degrees, found = policy.initial(), [1] * count, []
     for number, arrivals in enumerate(intervals):
@@ -93,7 +93,7 @@ def noisy(rate: float, intervals: int, spread: float = 0.02, seconds: int = 10, 
 @pytest.mark.parametrize("rate", [50.0, 350.0, 1_250.0, 9_000.0])
 def test_a_steady_rate_gets_what_it_needs_and_little_more(rate: float) -> None:
     """Once it has seen some of it always enough to keep up, and in the end not half as much again, but for a replica."""
-    found = run(TideScaling(), noisy(rate, 20))
+    found = run(Tide(), noisy(rate, 20))
     assert all(degrees[0] >= rate * COST for degrees in found[4:])
     assert found[-1][0] <= 1.5 * rate * COST + 1
     last = [degrees[0] for degrees in found[10:]]
@@ -103,45 +103,45 @@ def test_a_steady_rate_gets_what_it_needs_and_little_more(rate: float) -> None:
 @pytest.mark.parametrize("target_s", [1.0, 5.0])
 def test_the_first_decision_keeps_up_with_what_came(target_s: float) -> None:
     """1,000/s in every second is work for ten, whatever the target."""
-    assert run(TideScaling(), [[1_000.0] * 10], target_s=target_s)[0][0] >= 10
+    assert run(Tide(), [[1_000.0] * 10], target_s=target_s)[0][0] >= 10
 
 
 def test_a_constant_rate_is_met_exactly_where_blocks_are_equal() -> None:
     """12 s are six blocks of 2 s."""
-    found = run(TideScaling(), [[1_000.0] * 12] * 30, target_s=1.0, interval_s=12.0)
+    found = run(Tide(), [[1_000.0] * 12] * 30, target_s=1.0, interval_s=12.0)
     assert all(10 <= degrees[0] <= 12 for degrees in found[5:])
     assert found[-1][0] <= 11, "when it is sure"
 
 
 def test_a_constant_rate_is_met_exactly_where_an_interval_has_no_six_equal_blocks() -> None:
     """10 s are five blocks of 2 s; were they 2, 2, 2, 2, 1 and 1 s, their demands would look like a saw-tooth."""
-    found = run(TideScaling(), [[1_000.0] * 10] * 30, target_s=1.0)
+    found = run(Tide(), [[1_000.0] * 10] * 30, target_s=1.0)
     assert all(10 <= degrees[0] <= 12 for degrees in found[5:])
     assert found[-1][0] <= 11
 
 
 def test_all_operators_of_a_line_are_sized_alike() -> None:
-    for degrees in run(TideScaling(), noisy(400.0, 6), count=4):
+    for degrees in run(Tide(), noisy(400.0, 6), count=4):
         assert len(set(degrees)) == 1
 
 
 def test_a_higher_price_keeps_more_in_reserve() -> None:
     """The same history; being late is worth a tenth, twenty and ten thousand seconds of replicas."""
     bursts = [arrivals if i % 4 else [3 * came for came in arrivals] for i, arrivals in enumerate(noisy(400.0, 24, 0.2))]
-    spent = [sum(degrees[0] for degrees in run(TideScaling(late_price=price), bursts)) for price in (0.1, 20.0, 10_000.0)]
+    spent = [sum(degrees[0] for degrees in run(Tide(late_price=price), bursts)) for price in (0.1, 20.0, 10_000.0)]
     assert spent[0] <= spent[1] <= spent[2]
     assert spent[0] < spent[2]
 
 
 def test_a_longer_target_needs_no_more_replicas() -> None:
     waves = [[400 + 350 * math.sin(second + i) for second in range(10)] for i in range(12)]
-    spent = [sum(degrees[0] for degrees in run(TideScaling(), waves, target_s=target)) for target in (0.1, 1.0, 10.0)]
+    spent = [sum(degrees[0] for degrees in run(Tide(), waves, target_s=target)) for target in (0.1, 1.0, 10.0)]
     assert spent[0] >= spent[1] >= spent[2]
 
 
-def decided(snapshot: Snapshot, history: int = 12, policy: TideScaling | None = None) -> dict[str, int]:
+def decided(snapshot: Snapshot, history: int = 12, policy: Tide | None = None) -> dict[str, int]:
     """What is wanted after a steady time, in one more interval."""
-    tide, state = policy or TideScaling(), TideScaling().initial()
+    tide, state = policy or Tide(), Tide().initial()
     degrees = [operator.degree for operator in snapshot.operators]
     for arrivals in noisy(400.0, history):
         state, _ = tide.decide(state, seen(arrivals, degrees), np.random.default_rng(0))
@@ -161,7 +161,7 @@ def test_a_backlog_is_worked_off_with_more() -> None:
 def test_replicas_that_take_time_are_asked_for_before() -> None:
     """A rise that goes on: who has to wait for a replica asks for as many as the rise will need by then, and no fewer."""
     rise = [[100.0 + 10 * (10 * i + second) for second in range(10)] for i in range(12)]
-    at_once, later = (run(TideScaling(), rise, starting_s=starting)[-1][0] for starting in (0.0, 8.0))
+    at_once, later = (run(Tide(), rise, starting_s=starting)[-1][0] for starting in (0.0, 8.0))
     assert later >= at_once >= rise[-1][-1] * COST
 
 
@@ -173,10 +173,10 @@ def test_replicas_that_take_time_are_asked_for_before() -> None:
 def test_limits_hold(rates: list[float], count: int, limit: int, slots: int, backlog: int, batched: bool) -> None:
     """No operator above its limit or the slots, whatever comes and waits."""
     batches = ((100, 0.4), (100, 0.6)) if batched else ()
-    state, degrees = TideScaling().initial(), [1] * count
+    state, degrees = Tide().initial(), [1] * count
     for rate in rates:
         snapshot = seen([rate] * 10, degrees, backlog=backlog, limit=limit, slots=slots, batches=batches)
-        state, requests = TideScaling().decide(state, snapshot, np.random.default_rng(0))
+        state, requests = Tide().decide(state, snapshot, np.random.default_rng(0))
         wanted = {request.operator: request.degree for request in requests}
         degrees = [wanted.get(f"o{i}", degree) for i, degree in enumerate(degrees)]
         assert all(1 <= degree <= min(limit, slots) for degree in degrees)
@@ -190,7 +190,7 @@ def overloaded() -> Snapshot:
 
 
 def wanted_of(snapshot: Snapshot) -> dict[str, int]:
-    _, requests = TideScaling().decide(TideScaling().initial(), snapshot, np.random.default_rng(0))
+    _, requests = Tide().decide(Tide().initial(), snapshot, np.random.default_rng(0))
     has = {operator.name: operator.degree for operator in snapshot.operators}
     return has | {request.operator: request.degree for request in requests}
 
@@ -216,9 +216,9 @@ def test_under_overload_the_slots_go_where_the_work_is() -> None:
 
 
 def test_without_arrivals_nothing_is_decided_and_what_was_known_stays() -> None:
-    state, _ = TideScaling().decide(TideScaling().initial(), seen([400.0] * 10, [1]), np.random.default_rng(0))
+    state, _ = Tide().decide(Tide().initial(), seen([400.0] * 10, [1]), np.random.default_rng(0))
     silent = replace(seen([400.0] * 10, [1]), sources=(SourceSnapshot("source", None),))
-    after, requests = TideScaling().decide(state, silent, np.random.default_rng(0))
+    after, requests = Tide().decide(state, silent, np.random.default_rng(0))
     assert requests == ()
     assert {name: after[name] for name in ("series", "intervals", "forecast")} == {
         name: state[name] for name in ("series", "intervals", "forecast")
@@ -228,35 +228,35 @@ def test_without_arrivals_nothing_is_decided_and_what_was_known_stays() -> None:
 def test_an_operator_of_unknown_cost_is_left_alone() -> None:
     snapshot = seen([900.0] * 10, [1, 1])
     blind = replace(snapshot.operators[1], busy_s=None, served=None)
-    _, requests = TideScaling().decide(
-        TideScaling().initial(), replace(snapshot, operators=(snapshot.operators[0], blind)), np.random.default_rng(0)
+    _, requests = Tide().decide(
+        Tide().initial(), replace(snapshot, operators=(snapshot.operators[0], blind)), np.random.default_rng(0)
     )
     assert [request.operator for request in requests] == ["o0"]
 
 
 def test_no_input_needs_one_replica() -> None:
     """Zero is a measurement: after a while with nothing, nothing is kept."""
-    assert run(TideScaling(), noisy(900.0, 5) + [[0.0] * 10] * 40)[-1] == [1]
+    assert run(Tide(), noisy(900.0, 5) + [[0.0] * 10] * 40)[-1] == [1]
 
 
 def test_a_source_that_does_not_tell_when_is_taken_as_even() -> None:
     even = seen([400.0] * 10, [1])
     untold = replace(even, sources=(SourceSnapshot("source", 4_000),))
-    (first,), (second,) = (TideScaling().decide({}, snapshot, np.random.default_rng(0))[1] for snapshot in (even, untold))
+    (first,), (second,) = (Tide().decide({}, snapshot, np.random.default_rng(0))[1] for snapshot in (even, untold))
     assert first.degree == second.degree
 
 
 def test_the_reason_holds_the_numbers() -> None:
-    _, (request,) = TideScaling().decide({}, seen([1_250.0] * 10, [1], backlog=777), np.random.default_rng(0))
+    _, (request,) = Tide().decide({}, seen([1_250.0] * 10, [1], backlog=777), np.random.default_rng(0))
     assert "777" in request.reason
     assert f"{request.degree}" in request.reason
     assert any(character.isdigit() for character in request.reason.split("forecast")[0])
 
 
 def test_the_state_stays_small() -> None:
-    state = TideScaling().initial()
+    state = Tide().initial()
     for number, arrivals in enumerate(noisy(400.0, RETAINED_INTERVALS + 20)):
-        state, _ = TideScaling().decide(state, seen(arrivals, [5], at=10.0 * number), np.random.default_rng(0))
+        state, _ = Tide().decide(state, seen(arrivals, [5], at=10.0 * number), np.random.default_rng(0))
     assert len(state["intervals"]) == len(state["levels"]) == RETAINED_INTERVALS
     assert len(json.dumps(state)) < 50_000
 
@@ -274,11 +274,11 @@ def test_what_is_usual_is_a_mean_in_which_the_first_interval_counts_longest() ->
 
 def test_another_interval_than_before_begins_anew() -> None:
     """Ten parts, then three: what was kept has another length, and must not be played with it."""
-    state = TideScaling().initial()
+    state = Tide().initial()
     for seconds in (10, 10, 3, 3, 10, 1, 60, 90):
         arrivals = [400.0] * seconds
         snapshot = seen(arrivals, [5], interval_s=float(seconds))
-        state, _ = TideScaling().decide(state, snapshot, np.random.default_rng(0))
+        state, _ = Tide().decide(state, snapshot, np.random.default_rng(0))
         assert len(state["shape"]) == state["bins"] == min(seconds, 60)
         assert {len(interval) for interval in state["intervals"]} <= {min(seconds, 60)}
     assert BLOCKS > 1
@@ -286,10 +286,10 @@ def test_another_interval_than_before_begins_anew() -> None:
 
 def test_another_interval_after_a_quiet_time_begins_anew_too() -> None:
     """Nothing comes for so long that nothing is forecast; what was kept before has ten parts, and the next interval three."""
-    state = TideScaling().initial()
+    state = Tide().initial()
     for rate, seconds in [(400.0, 10)] * 3 + [(0.0, 10)] * 40 + [(400.0, 3)] * 2:
         snapshot = seen([rate] * seconds, [1], interval_s=float(seconds))
-        state, requests = TideScaling().decide(state, snapshot, np.random.default_rng(0))
+        state, requests = Tide().decide(state, snapshot, np.random.default_rng(0))
         assert {len(interval) for interval in state["intervals"]} <= {seconds}
     assert requests
 
@@ -297,9 +297,7 @@ def test_another_interval_after_a_quiet_time_begins_anew_too() -> None:
 def test_a_change_that_stops_the_operators_has_to_be_worth_it() -> None:
     """Of 400/s, 10 ms each, 4 replicas do just all, and some more are a little better; not for a pause of a minute."""
     free, dear = (
-        TideScaling().decide(
-            TideScaling().initial(), replace(seen([390.0] * 10, [6]), pause_s=pause_s), np.random.default_rng(0)
-        )[1]
+        Tide().decide(Tide().initial(), replace(seen([390.0] * 10, [6]), pause_s=pause_s), np.random.default_rng(0))[1]
         for pause_s in (0.0, 60.0)
     )
     assert free and not dear
@@ -308,7 +306,7 @@ def test_a_change_that_stops_the_operators_has_to_be_worth_it() -> None:
 def test_a_price_that_is_none_is_refused() -> None:
     for price in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(OptionError):
-            TideScaling(late_price=price)
+            Tide(late_price=price)
 
 
 def test_in_the_simulator_it_keeps_the_target_for_less_than_the_peak() -> None:
@@ -333,7 +331,7 @@ def test_what_is_not_read_yet_has_come_too() -> None:
             sources=(SourceSnapshot("source", 500, (), arrived, backlog),), target_s=2.0, slots=40,
         )  # fmt: skip
 
-    tide = TideScaling()
+    tide = Tide()
     state, _ = tide.decide(tide.initial(), waiting_at(1.0, 1_000), np.random.default_rng(0))
     _, (request,) = tide.decide(state, waiting_at(2.0, 1_500, 1_000.0), np.random.default_rng(0))
     assert "after 1,000, backlog 1,500" in request.reason
@@ -391,7 +389,7 @@ def test_a_pause_is_worth_it_once_staying_has_cost_as_much() -> None:
 @pytest.mark.parametrize("pause_s", [0.0, 2.0, 20.0])
 def test_replicas_are_given_back_though_a_change_brings_a_pause(pause_s: float) -> None:
     """Two or three of ten are enough: seven or more for 10 s are 70 replica-seconds, and a second's pause is worth 30 · 2."""
-    tide, state, rng, had = TideScaling(), TideScaling().initial(), np.random.default_rng(0), [10]
+    tide, state, rng, had = Tide(), Tide().initial(), np.random.default_rng(0), [10]
     for number in range(80):
         snapshot = replace(seen([150.0] * 10, had, at=10.0 * number), pause_s=pause_s)
         state, requests = tide.decide(state, snapshot, rng)
@@ -413,7 +411,7 @@ def test_no_reserve_is_kept_for_one_size_of_jumps_alone() -> None:
     """Now and then ten times as much came. Were it always ten times, five replicas would be worth it, which are late as well,
     but have less to catch up on; as it may be √10 times too, two or three are."""
     jumps = np.random.default_rng(5).random(80) < 1 / 8
-    degrees = run(TideScaling(), [[950.0 if jump else 95.0] * 10 for jump in [*jumps, *[False] * 6]])
+    degrees = run(Tide(), [[950.0 if jump else 95.0] * 10 for jump in [*jumps, *[False] * 6]])
     assert 2 <= degrees[-1][0] <= 3
 
 
@@ -424,7 +422,7 @@ def test_intervals_after_as_much_unrest_as_now_count_more() -> None:
 
 
 def test_a_state_from_before_there_was_unrest_is_gone_on_with() -> None:
-    tide, random = TideScaling(), np.random.default_rng(0)
+    tide, random = Tide(), np.random.default_rng(0)
     state, _ = tide.decide(tide.initial(), seen([100.0] * 10, [1]), random)
     state, _ = tide.decide(state, seen([100.0] * 10, [1]), random)
     old = {name: value for name, value in state.items() if name not in ("unrest", "unrests")}
@@ -437,6 +435,6 @@ def test_candidates_that_are_not_played_would_not_have_been_chosen(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     intervals = [[rate] * 10 for rate in np.exp(np.random.default_rng(1).normal(6, 1, 40)).tolist()]
-    found = run(TideScaling(), intervals, 2, **options)
+    found = run(Tide(), intervals, 2, **options)
     monkeypatch.setattr(policy, "GROUP_SIZE", 10**6)
-    assert found == run(TideScaling(), intervals, 2, **options)
+    assert found == run(Tide(), intervals, 2, **options)

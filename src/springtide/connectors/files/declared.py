@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -71,9 +72,10 @@ class FilesSource(Source):
         header = self.format == "csv" and self.options.csv.header
         return FilesEnumerator(self.folder, self.format, header, Seen(self.stored), self.max_files, self.lenient)
 
-    def check_resumed(self, memory: Memory, position: Position | None) -> None:
+    def check_resumed(self, memory: Memory, positions: Sequence[Position]) -> None:
         enumerator = self.enumerator(memory)
-        enumerator.check(enumerator.first() if position is None else position)
+        for position in positions or [enumerator.first()]:
+            enumerator.check(position)
 
     def in_tasks(self) -> FilesSource:
         return replace(self, stored=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +112,8 @@ class KafkaSource(Source):
                 )
         return _position(described, {place: given.get(place, lows[place]) for place in places})
 
-    def check_resumed(self, memory: Memory, position: Position | None) -> None:
-        read, cluster = position or memory["first"], self.cluster()
+    def check_resumed(self, memory: Memory, positions: Sequence[Position]) -> None:
+        read, cluster = positions[-1] if positions else memory["first"], self.cluster()
         if read and not any(map(cluster.wants, read)):
             raise CheckpointError(
                 f"kafka: the checkpoint has read {', '.join(read)}, of which the source names nothing any more; name the topics"

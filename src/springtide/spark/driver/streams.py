@@ -106,9 +106,8 @@ class Streams:
                 self._adopt(stream, stream.source)
             memory = self._memory(stream)
             if memory is not None:
-                read = [self._positions(batch).get(stream.name) for batch in (begun - 1, begun)]
-                for position in [each for each in read if each is not None] or read[:1]:
-                    stream.source.check_resumed(memory, position)
+                ends = [self._positions(batch).get(stream.name) for batch in (begun - 1, begun)]
+                stream.source.check_resumed(memory, [end for end in ends if end is not None])
             elif begun >= 0:
                 file, _ = self._place(stream.source, stream.name)
                 raise DamageError(

@@ -7,6 +7,6 @@ To read in this order.
     uneven  how much chance adds to the waits
 """
 
-from springtide.policy.scale.tide.policy import DEFAULT_TARGET_S, TideScaling
+from springtide.policy.scale.tide.policy import DEFAULT_TARGET_S, Tide
 
-__all__ = ["DEFAULT_TARGET_S", "TideScaling"]
+__all__ = ["DEFAULT_TARGET_S", "Tide"]

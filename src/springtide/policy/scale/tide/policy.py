@@ -86,7 +86,7 @@ DEFAULT_TARGET_S = 1.0
 
 
 @dataclass(frozen=True)
-class TideScaling(ScalePlugin):
+class Tide(ScalePlugin):
     """The cheapest degrees for the possible inputs of the next interval, including the price of late seconds."""
 
     name = "tide"
