@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from servers.kafka import PASSWORD, STRANGER, USER, Broker
-from servers.keeper import free_ports
+from springtide.bench.keeper import free_ports
 from springtide.cli import doctor_kafka
 from springtide.cli.main import cli
 

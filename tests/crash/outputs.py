@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from crash.job import Number, Part, Settings, Split, Tag, Weigh, make, parse
+from springtide.durable import read_json
 from springtide.model.generated import draws
-from springtide.spark.shared.durable import read_json
 from springtide.spark.state.reading import reading
 
 Records = Counter[tuple[Any, ...]]

@@ -34,7 +34,7 @@ from typing import Any
 import psutil
 import pytest
 
-from servers.keeper import Kept, free_ports
+from springtide.bench.keeper import Kept, free_ports
 from springtide.model.secret import Secret
 
 HOMES = Path("/usr/lib/postgresql")

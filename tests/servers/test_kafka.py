@@ -66,7 +66,7 @@ def test_a_listener_wants_a_password(kafka: Broker) -> None:
 
 def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
-        "import os, sys, time; from pathlib import Path; from servers.keeper import Kept\n"
+        "import os, sys, time; from pathlib import Path; from springtide.bench.keeper import Kept\n"
         f"print(Kept(['sleep', '1000'], Path({str(tmp_path / 'log')!r}), os.environ).pid, flush=True); time.sleep(1000)"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -12,7 +12,7 @@ import pytest
 import springtide as st
 from connectors.kafka.messages import Job, source_of
 from servers.kafka import PASSWORD, STRANGER, USER, Broker
-from servers.keeper import free_ports
+from springtide.bench.keeper import free_ports
 from springtide.connectors.kafka import cluster
 from springtide.connectors.kafka.declared import KafkaSource
 from springtide.errors import OptionError, RunError, SpringtideError

@@ -20,12 +20,12 @@ from springtide.errors import CheckpointError, DamageError
 
 pytest.importorskip("pyspark")  # the package of the checkpoint is the one that needs it
 
+from springtide.durable import write_atomic
 from springtide.spark.driver.agreement import Found, Mending, is_note_void, mendings_of, refusal_of
 from springtide.spark.driver.begun import Begun
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.editions import Editions
 from springtide.spark.private.logs import Logs, SourceLogEntry, are_offsets, is_commit
-from springtide.spark.shared.durable import write_atomic
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from springtide.model.topology import Topology
 
 pytest.importorskip("pyspark")  # the package of the checkpoint is the one that needs it
 
+from springtide.durable import read_json, write_atomic
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.fingerprint import compare, fingerprint
 from springtide.spark.driver.manifests import MANIFESTS_TO_RETAIN
-from springtide.spark.shared.durable import read_json, write_atomic
 
 
 @dataclass(frozen=True)

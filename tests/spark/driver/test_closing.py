@@ -15,11 +15,11 @@ import pyarrow.parquet
 import pytest
 
 import springtide as st
+from springtide.durable import read_json, write_atomic
 from springtide.errors import CheckpointError, OptionError
 from springtide.spark.driver.batch import BatchRunner
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.private.logs import Logs
-from springtide.spark.shared.durable import read_json, write_atomic
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark

@@ -23,12 +23,12 @@ from springtide.errors import CheckpointError
 pytest.importorskip("pyspark")
 
 from spark.driver.test_batch import NO_TABLES, Case, interrupted, numbers, read
+from springtide.durable import read_json, write_atomic
 from springtide.spark.driver import staged
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.staged import Output, StagedFileError
 from springtide.spark.driver.undo import take_back
 from springtide.spark.private.logs import COMMIT
-from springtide.spark.shared.durable import read_json, write_atomic
 from springtide.spark.shared.program import Staging
 from springtide.spark.task import staging
 from springtide.spark.task.letters import LETTER, dead_letter

@@ -23,8 +23,8 @@ pytest.importorskip("pyspark")
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from springtide.durable import write_atomic
 from springtide.spark.shared import offsets
-from springtide.spark.shared.durable import write_atomic
 from springtide.spark.shared.offsets import FIRST_S, Beginning, OffsetReader, Planner, SourceControl, offsets_of
 
 COLUMNS = pa.schema([pa.field("n", pa.int64(), nullable=False)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from springtide.spark.shared.durable import PRIVATE, encoded
+from springtide.durable import PRIVATE, encoded
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from springtide.durable import read_json, write_atomic
 from springtide.errors import CheckpointError, DamageError
 from springtide.model.topology import Topology
 from springtide.spark.driver.begun import Begun, Note
@@ -50,7 +51,6 @@ from springtide.spark.driver.manifests import Manifests
 from springtide.spark.driver.plan_files import PlanFiles
 from springtide.spark.driver.starting import Parts
 from springtide.spark.private.logs import Logs
-from springtide.spark.shared.durable import read_json, write_atomic
 from springtide.spark.shared.program import staging_of
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state.store import below

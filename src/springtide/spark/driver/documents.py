@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from springtide.spark.shared.durable import ANY, Shape
+from springtide.durable import ANY, Shape
 
 NUMBER = (int, float)
 SEED = "seed"

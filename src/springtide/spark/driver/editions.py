@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from springtide.spark.shared.durable import sync_folder
+from springtide.durable import sync_folder
 
 log = logging.getLogger("springtide.spark")
 

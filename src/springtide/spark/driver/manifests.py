@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from springtide.durable import Document, Shape, read_document, sync_folder, write_atomic
 from springtide.errors import DamageError
-from springtide.spark.shared.durable import Document, Shape, read_document, sync_folder, write_atomic
 
 log = logging.getLogger("springtide.spark")
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from springtide.durable import Shape, make_folder, read_json, write_atomic
 from springtide.errors import CheckpointError, DamageError
 from springtide.model.endpoints import FilesSink
 from springtide.model.topology import Topology
 from springtide.spark.driver.checkpoint import Checkpoint
-from springtide.spark.shared.durable import Shape, make_folder, read_json, write_atomic
 from springtide.spark.shared.program import PRIVATE_FOLDER
 from springtide.spark.shared.remedies import ways_out
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from springtide.durable import read_json, write_atomic
 from springtide.errors import DamageError
 from springtide.model.plan import Plan
 from springtide.spark.driver.manifests import MANIFESTS_TO_RETAIN
-from springtide.spark.shared.durable import read_json, write_atomic
 
 log = logging.getLogger("springtide.spark")
 

@@ -20,10 +20,10 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from springtide.durable import make_folder, sync_folder
 from springtide.model.endpoints import Rolling
 from springtide.spark.driver import staged
 from springtide.spark.driver.staged import Output
-from springtide.spark.shared.durable import make_folder, sync_folder
 from springtide.spark.shared.program import Staging
 from springtide.spark.shared.receipt import Receipt, folder
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from springtide.durable import make_folder, sync_folder
 from springtide.errors import CheckpointError, RunError
-from springtide.spark.shared.durable import make_folder, sync_folder
 from springtide.spark.shared.program import Staging
 from springtide.spark.shared.receipt import Receipt, folder
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from springtide.durable import sync_folder
 from springtide.errors import CheckpointError
 from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.documents import SEED
-from springtide.spark.shared.durable import sync_folder
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 from springtide.spark.state import presence
 from springtide.spark.state.catalog import Catalog

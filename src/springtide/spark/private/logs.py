@@ -27,8 +27,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from springtide.durable import make_folder, write_whole
 from springtide.errors import CheckpointError
-from springtide.spark.shared.durable import make_folder, write_whole
 
 VERSION = re.compile("v[12]")
 """The log versions that Spark 4 reads. It does not start from a file of another version."""

@@ -24,9 +24,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from springtide.durable import read_json, write_atomic
 from springtide.errors import RunError
 from springtide.model.source import Enumerator, Memory, Position, Source, SourceFailed, SourceUnavailable
-from springtide.spark.shared.durable import read_json, write_atomic
 
 FIRST_S = 0.1
 """A schedule that begins with the first batch waits this long: Spark always makes a first batch, which would be empty."""

@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from springtide import durable
 from springtide.errors import CheckpointError, SetupError
 from springtide.model.state import NEVER
 from springtide.policy.group.shards import shards_of
-from springtide.spark.shared import durable
 from springtide.spark.state import sound
 
 MAGIC = b"SPRTIDE1"

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
+from springtide.durable import make_folder, sync_folder
 from springtide.errors import OptionError
 from springtide.model.location import checked as checked
 from springtide.model.location import filesystem
 from springtide.model.location import is_uri as is_uri
-from springtide.spark.shared.durable import make_folder, sync_folder
 from springtide.spark.state import segment
 from springtide.spark.state.cache import Cache, Cached, Traffic
 from springtide.spark.state.catalog import SUFFIX

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from springtide.spark.shared.durable import make_folder, sync_folder
+from springtide.durable import make_folder, sync_folder
 from springtide.spark.shared.program import Staging
 from springtide.spark.shared.receipt import Receipt, folder
 from springtide.spark.task.encoding import Refusal, encoded
