@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 import uuid
@@ -402,3 +403,12 @@ def test_a_checkpoint_whose_topology_file_is_damaged_still_owns_its_folder(
     claimed(tmp_path / "checkpoint", tmp_path / "out")
     harm(tmp_path / "checkpoint" / "springtide" / "topology.json")
     claimed(tmp_path / "checkpoint", tmp_path / "out")
+
+
+def test_a_checkpoint_whose_folder_is_gone_is_named_and_not_its_output(tmp_path: Path) -> None:
+    out, root = tmp_path / "out", tmp_path / "checkpoint"
+    claimed(root, out)
+    (root / "spark").mkdir()
+    shutil.rmtree(root / "springtide")
+    with pytest.raises(CheckpointError, match=rf"its folder {root}/springtide is gone: put it back"):
+        claimed(root, out)

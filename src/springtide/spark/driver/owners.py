@@ -78,15 +78,18 @@ def check(wanted: Iterable[Claim], identity: str | None) -> None:
 
 
 def check_before(topology: Topology, root: Path | None) -> None:
-    """Refuse folders of others before anything is changed. Without a sound topology.json, ``claim`` does so: ``acquire`` puts
-    the identity back before, or refuses the checkpoint by the file that is damaged."""
-    checkpoint = None if root is None else Checkpoint(root)
-    try:
-        stored = None if checkpoint is None else checkpoint.recall("topology")
-    except DamageError:
-        return
-    if stored is not None or checkpoint is None or not checkpoint.own.exists():
-        check(claims(topology), None if stored is None else str(stored["id"]))
+    """Refuse folders of others before anything is changed. In a checkpoint without a sound topology.json ``claim`` does so:
+    ``acquire`` puts the identity back before, or refuses the checkpoint by what is damaged."""
+    identity = None
+    if root is not None and root.is_dir() and any(root.iterdir()):
+        try:
+            stored = Checkpoint(root).recall("topology")
+        except DamageError:
+            stored = None
+        if stored is None:
+            return
+        identity = str(stored["id"])
+    check(claims(topology), identity)
 
 
 def claim(topology: Topology, checkpoint: Checkpoint) -> None:
