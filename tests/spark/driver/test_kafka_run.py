@@ -91,8 +91,8 @@ OLD, RATE, QUEUE = 300, 400, 400
 
 
 def test_records_that_are_too_old_or_too_many_are_left_out_and_counted(spark: Any, kafka: Broker, tmp_path: Path) -> None:
-    """The first batch gets 300 of an hour ago. Then 400/s come and take 5 ms each, which is twice too long: of those that wait, those of the last
-    second are kept."""
+    """The first batch gets 300 of an hour ago. Then 400/s come and take 5 ms each, which is twice too long: of those
+    that wait, those of the last second are kept."""
     topic, stop = kafka.topic(partitions=2), threading.Event()
     produce(kafka, topic, range(OLD), time.time() - 3600)
 
@@ -112,7 +112,7 @@ def test_records_that_are_too_old_or_too_many_are_left_out_and_counted(spark: An
         source = st.source.kafka(kafka.servers, topic, value=Trip)
         trips = source.map(slow, name="slow", parallelism=1).to(st.sink.memory("kept"), name="out").named("trips")
         result = st.run(
-            trips, spark=spark, policy="static", batches=9, duration="120s", shed_after="10m", queue_limit=QUEUE, max_slots=2,
+            trips, spark=spark, policy="static", batches=8, duration="120s", shed_after="10m", queue_limit=QUEUE, max_slots=2,
             checkpoint=tmp_path / "checkpoint", runs=tmp_path / "runs",
         )  # fmt: skip
     finally:
