@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -91,6 +94,15 @@ def plane(steps: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return failing
 
 
+@dataclass(frozen=True)
+class Number:
+    n: int
+
+
+def number(draw: st.Draw) -> Number:
+    return Number(draw.index)
+
+
 def run(folder: Path, **options: Any) -> st.Result:
     return st.run(tweets.topology(path=str(folder / "out")), runs=folder / "runs", policy="static", **options)
 
@@ -101,6 +113,28 @@ def test_a_run_from_its_beginning_to_its_end(steps: list[str], plane: set[str], 
     assert (result.summary["ended"], result.summary["policy"]) == ("exhausted", "static")
     about = json.loads((result.folder / "run.json").read_text())
     assert (about["target_s"], about["max_slots"], about["grouping"]) == (2.0, 3, "tide")
+
+
+@pytest.mark.parametrize("target", ["2s", None])
+def test_a_source_whose_limit_no_plan_can_change_gets_none_and_a_word_at_start(
+    target: str | None, plane: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Plans named a read limit that reached nothing."""
+    served: list[Plans] = []
+    kind = sys.modules["springtide.running.spark"].SparkPlane
+    monkeypatch.setattr(kind, "serve", lambda _, plans: served.append(plans))
+    sources = [st.source.dataframe(None, schema={"n": int}, name=name) for name in ("left", "right")]
+    fixed = sources[0].union(sources[1]).to(st.sink.discard()).named("fixed")
+    mixed = sources[0].union(st.source.generate(number, rate=1)).to(st.sink.discard()).named("mixed")
+    with caplog.at_level(logging.WARNING, "springtide"):
+        for topology in (fixed, mixed):
+            st.run(topology, runs=tmp_path / "runs", policy="static", target=target)
+        run(tmp_path, target=target)
+    assert [plans.plan.read_limit for plans in served] == [None, *([1_000, 1_000] if target else [None, None])]
+    words = [record.getMessage() for record in caplog.records if "read limit" in record.getMessage()]
+    named = ["'left', 'right'", "'left'"] if target else []
+    assert [word.split("dataframe source ")[1].split(":")[0] for word in words] == named
+    assert all("fixed at start" in word and "maxOffsetsPerTrigger" in word for word in words)
 
 
 @pytest.mark.parametrize(

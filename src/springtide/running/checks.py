@@ -13,7 +13,7 @@ from springtide.errors import OptionError, SetupError
 from springtide.model.lookup import LookupUnavailable
 from springtide.model.publisher import PublishedSink, SinkUnavailable
 from springtide.model.source import Source, SourceUnavailable
-from springtide.model.topology import Topology
+from springtide.model.topology import Operator, Topology
 from springtide.options import RunOptions
 from springtide.policy.chosen import Chosen
 from springtide.policy.group import Grouping
@@ -52,6 +52,8 @@ def checked(topology: Topology, asked: RunOptions) -> Job:
     check_lookups(topology)
     check_sinks(topology)
     check_target(asked.goals.target_s, None)
+    if asked.goals.target_s is not None:
+        warn_of_fixed_limits(topology)
     return Job(topology, asked, scaler, groupings, sharder, spark.checked_state(topology, asked.places))
 
 
@@ -64,6 +66,22 @@ def check_sources(topology: Topology) -> None:
             operator.source.check()
         except SourceUnavailable as error:
             log.warning("source %r cannot be reached (%s); the run will wait for it", operator.name, error)
+
+
+def has_read_limit(operator: Operator) -> bool:
+    """Whether a plan can change how much a batch reads of a source; of those that Spark reads, it cannot."""
+    return isinstance(operator.source, Source)
+
+
+def warn_of_fixed_limits(topology: Topology) -> None:
+    """Say that a target does not bound the batches of sources that Spark reads."""
+    fixed = ", ".join(repr(operator.name) for operator in topology.sources if not has_read_limit(operator))
+    if fixed:
+        log.warning(
+            "read limit: fixed at start for the dataframe source %s: a batch takes what the DataFrame's own options allow"
+            " (maxOffsetsPerTrigger, maxFilesPerTrigger), whatever the target; st.source.kafka and st.source.files take a new"
+            " limit in every batch", fixed,
+        )  # fmt: skip
 
 
 def check_lookups(topology: Topology) -> None:

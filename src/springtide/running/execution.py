@@ -30,7 +30,7 @@ from springtide.record.folder import RunFolder
 from springtide.record.plots import draw
 from springtide.record.summary import Totals
 from springtide.record.trace import Trace
-from springtide.running.checks import Job, check_target, checked
+from springtide.running.checks import Job, check_target, checked, has_read_limit
 from springtide.running.journal import FolderJournal
 from springtide.running.result import Result
 from springtide.running.signals import signals
@@ -131,9 +131,7 @@ class Run:
         plans = Plans(
             job.topology, goals, self._decider,
             World(Monitor(job.topology), self._journal, self._executors, self._plane.actuators),
-            intake=Intake(
-                None if goals.target_s is None else ReadLimit(goals.target_s), self._options.shedding, goals.trigger_s
-            ),
+            intake=Intake(self._read_limit(), self._options.shedding, goals.trigger_s),
             routing=self._routing, sharding=Sharding(job.topology, job.sharder),
         )  # fmt: skip
         self._loop = ControlLoop(plans, self._decider, time.monotonic, goals.interval_s)
@@ -159,6 +157,11 @@ class Run:
             switch=FileSwitch(self._folder.path / FILE, Mode.DRY_RUN if self._options.dry_run else Mode.ON),
             save=lambda state: self._checkpoint.remember("policy", {"policy": repr(policy), "state": state}),
         )  # fmt: skip
+
+    def _read_limit(self) -> ReadLimit | None:
+        """None if no plan can limit what batches read: a number would promise what nothing keeps."""
+        target_s = self._options.goals.target_s
+        return None if target_s is None or not any(map(has_read_limit, self._job.topology.sources)) else ReadLimit(target_s)
 
     def _recalled(self) -> Mapping[str, Any] | None:
         """The state that the same policy, with the same parameters, left in this checkpoint; not if it is damaged."""

@@ -39,6 +39,7 @@ from springtide.spark.driver.streams import Streams
 from springtide.spark.private import jvm
 from springtide.spark.private.failures import cause_of
 from springtide.spark.private.logs import COMMIT
+from springtide.spark.shared.offsets import SourceControl, obeyed_file
 from springtide.spark.shared.program import dead_letter_sink, staging_of
 from springtide.spark.shared.report import Report
 from springtide.spark.task import staging
@@ -408,3 +409,17 @@ def test_an_age_is_counted_from_when_spark_fixed_what_a_batch_reads(start: Start
         case.run(batch)
         manifest = case.checkpoint.manifest(batch)
         assert manifest is not None and manifest["plan"]["shed_before"] == round(batch / 1000 - 0.25, 6)
+
+
+def test_a_batch_records_the_read_limit_by_which_its_offsets_were_fixed(start: Start, tmp_path: Path) -> None:
+    """A control cycle lowered the limit after Spark had asked where the batch ends: the batch is above the new limit. When the
+    batch is replayed, it has the recorded plan."""
+    case = start(st.sink.files(tmp_path / "out"), control=Fixed(Plan({}, 1, {}, read_limit=170_258)))
+    (source,) = case.runner._topology.sources
+    for batch, obeyed in ((0, 256_000), (1, 170_258), (2, None)):
+        SourceControl(obeyed).write(obeyed_file(case.checkpoint.source_control(source.name)))
+        case.stage(batch, 1)
+        case.run(batch)
+        assert case.control.reports[-1].plan.read_limit == obeyed
+        assert case.checkpoint.manifest(batch)["plan"]["read_limit"] == obeyed  # type: ignore[index]
+        assert case.checkpoint.plans.read(batch).read_limit == obeyed  # type: ignore[union-attr]

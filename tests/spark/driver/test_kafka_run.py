@@ -67,7 +67,7 @@ def test_a_backlog_scales_the_operator_out_is_worked_off_and_scales_it_in(
     spark: Any, kafka: Broker, tmp_path: Path, policy: str
 ) -> None:
     topic = kafka.topic(partitions=4)
-    kafka.produce(topic, [json.dumps({"id": i, "route": f"r{i % 100}"}).encode() for i in range(WAITING)])
+    produce(kafka, topic, range(WAITING), time.time())
     source = st.source.kafka(kafka.servers, topic, value=Trip)
     trips = source.map(slow, name="slow", grouping="round-robin").to(st.sink.discard(), name="out").named("trips")
     result = st.run(
@@ -85,3 +85,49 @@ def test_a_backlog_scales_the_operator_out_is_worked_off_and_scales_it_in(
     assert max(degrees[:2]) > 1, "it is scaled out within two intervals"
     assert max(degrees) >= SLOTS - 2, "as far as the backlog needs"
     assert degrees[-1] < max(degrees), "and its end scaled it in"
+
+
+OLD, RATE, QUEUE = 300, 400, 400
+
+
+def test_records_that_are_too_old_or_too_many_are_left_out_and_counted(spark: Any, kafka: Broker, tmp_path: Path) -> None:
+    """The first batch gets 300 of an hour ago. Then 400/s come and take 5 ms each, which is twice too long: of those
+    that wait, those of the last second are kept."""
+    topic, stop = kafka.topic(partitions=2), threading.Event()
+    produce(kafka, topic, range(OLD), time.time() - 3600)
+
+    def keep_coming() -> None:
+        while not entries(tmp_path / "runs", "batches"):
+            if stop.wait(0.05):
+                return
+        began, made = time.time(), OLD
+        while not stop.wait(0.05):
+            due = range(made, OLD + round(RATE * (time.time() - began)))
+            produce(kafka, topic, due, time.time())
+            made = max(made, due.stop)
+
+    producing = threading.Thread(target=keep_coming)
+    producing.start()
+    try:
+        source = st.source.kafka(kafka.servers, topic, value=Trip)
+        trips = source.map(slow, name="slow", parallelism=1).to(st.sink.memory("kept"), name="out").named("trips")
+        result = st.run(
+            trips, spark=spark, policy="static", batches=8, duration="120s", shed_after="10m", queue_limit=QUEUE, max_slots=2,
+            checkpoint=tmp_path / "checkpoint", runs=tmp_path / "runs",
+        )  # fmt: skip
+    finally:
+        stop.set()
+        producing.join()
+    batches = entries(tmp_path / "runs", "batches")
+    long = [batch for batch in batches if batch["rows_in"] > 1.5 * QUEUE]  # each batch before is twice the one before it
+    kept = result.table("kept").column("id").to_pylist()
+    assert min(kept) >= OLD and batches[0]["rows_shed"] == OLD, "what is too old is left out"
+    assert len(long) >= 2 and all(0 < batch["rows_out"] <= 1.5 * QUEUE for batch in long), "what is too much, too"
+    assert len(kept) == len(set(kept)) == result.summary["rows_out"]
+    assert result.summary["rows_in"] == result.summary["rows_out"] + result.summary["rows_shed"], "and all are counted"
+
+
+def produce(kafka: Broker, topic: str, numbers: range, created: float) -> None:
+    kafka.produce(
+        topic, [json.dumps({"id": i, "route": f"r{i % 100}"}).encode() for i in numbers], timestamp=round(created * 1000)
+    )

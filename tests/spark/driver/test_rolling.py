@@ -75,7 +75,9 @@ class Driver:
         self.sinks.prepare(SimpleNamespace(), self.checkpoint)
         self.tasks: list[Report] = []
         pipeline: Any = SimpleNamespace(run=lambda *_: BatchOutcome(list(self.tasks)))
-        streams: Any = SimpleNamespace(parts=lambda *_: {}, committed=lambda *_: None, waiting=lambda *_: {})
+        streams: Any = SimpleNamespace(
+            parts=lambda *_: {}, committed=lambda *_: None, waiting=lambda *_: {}, read_limit=lambda limit: limit
+        )
         control: Any = SimpleNamespace(current=lambda: Plan({}, 1, {}), routes=lambda _: {}, report=lambda _: None)
         state: Any = {}
         self.runner = BatchRunner(

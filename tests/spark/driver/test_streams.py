@@ -401,8 +401,16 @@ def test_a_batch_has_no_more_than_the_source_allows(case: Make) -> None:
         assert isinstance(source, Source)
         return Planner(source, lambda: {"started": T0}, one.checkpoint.source_control(name)).limit()
 
+    assert one.streams.read_limit(7) == 7, "no planner was asked yet"
     for planned, expected in ((100, (30, 50)), (40, (20, 20)), (1, (1, 1)), (None, (30, None))):
         actuator.apply(Plan({}, 1, {}, planned))
         assert (limit("a"), limit("b")) == expected
+        actuator.apply(Plan({}, 1, {}, 999))
+        assert one.streams.read_limit(999) == planned, "the offsets are fixed, and another plan does not change them"
+    actuator.apply(Plan({}, 1, {}, 70))
+    limit("a")
+    actuator.apply(Plan({}, 1, {}, 50))
+    limit("b")
+    assert one.streams.read_limit(50) == 70, "the batch may have as many: 35 of one source, and 25 of the other"
     with pytest.raises(OptionError, match="max_records=0 is not allowed"):
         st.source.generate(trip, rate=1, max_records=0)

@@ -192,6 +192,7 @@ def test_the_users_own_limit_holds_whatever_the_plan_allows(tmp_path: Path) -> N
         '{"read_limit": -1}',
         '{"read_limit": true}',
         '{"read_limit": 2.5}',
+        '{"read_limit": 5, "sources": 0}',
     ],
 )
 def test_a_torn_or_missing_control_file_leaves_the_last_one_in_force(tmp_path: Path, torn: str) -> None:

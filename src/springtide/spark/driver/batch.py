@@ -206,9 +206,10 @@ class BatchRunner:
         return {"published": dict(self._published)} if self._published else {}
 
     def _planned(self, batch: int) -> Plan:
-        """The plan of this batch: the stored plan if the batch may have run before, else the plan in force."""
+        """The plan of this batch: the stored plan if the batch may have run before, else the plan in force, with the read limit
+        that was in force when Spark fixed the offsets."""
         earlier = self._checkpoint.plans.read(batch) if batch <= self._begun else None
-        plan = earlier or self._shedding(self._control.current(), batch)
+        plan = earlier or self._limited(self._shedding(self._control.current(), batch))
         if plan != self._plan:
             if earlier is None:
                 self._checkpoint.plans.write(batch, plan)
@@ -216,6 +217,9 @@ class BatchRunner:
                 self._routes = self._control.routes(plan)
             self._plan = plan
         return plan
+
+    def _limited(self, plan: Plan) -> Plan:
+        return replace(plan, read_limit=self._streams.read_limit(plan.read_limit))
 
     def _shedding(self, plan: Plan, batch: int) -> Plan:
         """Fix the creation time before which records are shed, so that a replay sheds the same records. The time counts from

@@ -23,7 +23,7 @@ from springtide.spark.driver.checkpoint import Checkpoint
 from springtide.spark.driver.lag import unread_in
 from springtide.spark.driver.modules import ship_loaded_modules
 from springtide.spark.private.logs import NO_OFFSET, offsets_by_source
-from springtide.spark.shared.offsets import Beginning, Planner, SourceControl, offsets_of, waiting_file
+from springtide.spark.shared.offsets import Beginning, Planner, SourceControl, obeyed_file, offsets_of, waiting_file
 from springtide.spark.shared.remedies import ANEW, PUT_BACK, ways_out
 
 log = logging.getLogger("springtide.spark")
@@ -42,9 +42,9 @@ class SourceActuator:
         self._sources, self._file = topology.sources, checkpoint.source_control
 
     def apply(self, plan: Plan) -> None:
-        share = None if plan.read_limit is None else max(1, plan.read_limit // len(self._sources))
+        control = SourceControl(plan.read_limit, len(self._sources))
         for source in self._sources:
-            SourceControl(share).write(self._file(source.name))
+            control.write(self._file(source.name))
 
 
 @dataclass
@@ -194,6 +194,14 @@ class Streams:
             begin = since.get(stream.name, stream.enumerator.first())
             cut[stream.name] = _dealt(stream.enumerator.ranges(begin, until.get(stream.name, begin), tasks), tasks)
         return cut
+
+    def read_limit(self, latest: int | None) -> int | None:
+        """The plan's read limit when the offsets of the batch that starts now were fixed; ``latest`` is the one in force since,
+        for sources that do not say. If the plan changed between two sources, it is the larger of both limits."""
+        obeyed = [SourceControl.at(obeyed_file(self._checkpoint.source_control(name))) for name in self._all]
+        limits = [control.read_limit for control in obeyed if control is not None]
+        known = [limit for limit in limits if limit is not None]
+        return latest if not limits else max(known) if len(known) == len(limits) else None
 
     def committed(self, batch: int) -> None:
         """A batch is committed."""

@@ -37,13 +37,27 @@ _NO_LIMIT = 2**63 - 1
 
 @dataclass(frozen=True)
 class SourceControl:
-    """The plan's read limit of a batch for a source; None: no limit."""
+    """The plan's read limit of a batch, in equal shares for its sources; None: no limit."""
 
     read_limit: int | None = None
+    sources: int = 1
+
+    @property
+    def share(self) -> int | None:
+        """The most records of one source; at least one record, unless none may be read."""
+        return None if self.read_limit is None else max(min(1, self.read_limit), self.read_limit // self.sources)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Replace the file atomically; the limit applies from the next batch on."""
         replace_file(Path(path), json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def at(cls, path: Path) -> SourceControl | None:
+        """What a file has; None while it is missing or torn."""
+        try:
+            return cls.parse(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
 
     @classmethod
     def parse(cls, text: str) -> SourceControl:
@@ -51,10 +65,12 @@ class SourceControl:
         document = json.loads(text)
         if not isinstance(document, dict) or "read_limit" not in document:
             raise ValueError(f"not a control document: {text!r}")
-        limit = document["read_limit"]
+        limit, sources = document["read_limit"], document.get("sources", 1)
         if not (limit is None or (type(limit) is int and limit >= 0)):
             raise ValueError(f"read_limit={limit!r} is neither null nor a number of records")
-        return cls(limit)
+        if not (type(sources) is int and sources >= 1):
+            raise ValueError(f"sources={sources!r} is no number of sources")
+        return cls(limit, sources)
 
 
 @dataclass
@@ -84,12 +100,18 @@ def waiting_file(control: Path) -> Path:
     return control.with_suffix(".waiting")
 
 
+def obeyed_file(control: Path) -> Path:
+    """The file with the SourceControl by which a planner ended its last batch; beside the plan's file for the planner."""
+    return control.with_suffix(".obeyed")
+
+
 class Planner:
     """Where batches end, by the source, the plan's read limit, and the trigger."""
 
     def __init__(self, source: Source, memory: Callable[[], Memory], control: Path) -> None:
         self._source, self._memory, self._file = source, memory, control
         self._control = SourceControl()
+        self._obeyed: SourceControl | None = None  # as the driver knows
         self._end: Position | None = None  # the last known end of the stream
         self._frozen = self._waiting = False
 
@@ -142,9 +164,16 @@ class Planner:
 
     def limit(self) -> int | None:
         """The smaller of the plan's latest read limit and the user's; the last known plan while the file is missing or torn."""
-        with suppress(OSError, ValueError):
-            self._control = SourceControl.parse(self._file.read_text(encoding="utf-8"))
-        return min((limit for limit in (self._control.read_limit, self._source.most) if limit is not None), default=None)
+        self._control = SourceControl.at(self._file) or self._control
+        self._obeys(self._control)
+        return min((limit for limit in (self._control.share, self._source.most) if limit is not None), default=None)
+
+    def _obeys(self, control: SourceControl) -> None:
+        """Let the driver know the limit of the batch, for its plan: another plan may be in force when the batch starts."""
+        if control != self._obeyed:
+            with suppress(OSError):
+                control.write(obeyed_file(self._file))
+                self._obeyed = control
 
 
 class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
