@@ -1,0 +1,90 @@
+"""``springtide demo``: with a real broker of its own, and what it does where there can be none."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from servers import kafka
+from springtide.bench import kafka_broker
+from springtide.cli import demo as demos
+from springtide.cli.main import cli
+from springtide.errors import SetupError
+
+COUNTS = re.compile(
+    r"Kafka: ([\d,]+) tweets were produced( and [\d,]+ wait to be read)?; ([\d,]+) were read, and ([\d,]+) are in the topic"
+    r" enriched-tweets, read with read_committed: 0 missing, 0 twice"
+)
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_as_many_tweets_come_out_of_kafka_as_went_in_and_no_process_stays(interrupted: bool, tmp_path: Path) -> None:
+    kafka.require()
+    command = [sys.executable, "-m", "springtide.cli.main", "demo", "--duration", "100s" if interrupted else "6s"]
+    with (tmp_path / "output").open("wb") as output:
+        process = subprocess.Popen([*command, "--max-slots", "2"], cwd=tmp_path, stdout=output, stderr=output)
+    try:
+        children = _others(process) if interrupted else []
+        if interrupted:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(200) == 0, (tmp_path / "output").read_text()
+    finally:
+        process.kill()
+    said = COUNTS.search((tmp_path / "output").read_text())
+    assert said is not None, (tmp_path / "output").read_text()
+    produced, read, enriched = (int(said[place].replace(",", "")) for place in (1, 3, 4))
+    assert enriched == read > 50 and (interrupted or (produced == read and said[2] is None))
+    assert not [child for child in children if child.is_running()]
+
+
+def _others(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The processes of the command, 5 s after the one has started that writes tweets."""
+    until = time.monotonic() + 150
+    while time.monotonic() < until:
+        children = psutil.Process(process.pid).children(recursive=True)
+        if any("springtide.apps.tweets_feed" in _command(child) for child in children):
+            time.sleep(5)
+            assert any("kafka.Kafka" in _command(child) for child in children)
+            return children
+        time.sleep(0.2)
+    raise AssertionError("no tweets are written")
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended since
+        return []
+
+
+def test_without_a_broker_it_says_why_and_generates_the_tweets(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+
+    def run(topology: Any, asked: Any, feed: Any = None) -> Any:
+        ran.append((topology.sources[0].source, asked.ending.duration_s, feed))
+        raise SetupError("enough")
+
+    monkeypatch.setattr(demos, "_run", run)
+    monkeypatch.setattr(kafka_broker, "missing", lambda: "no Kafka in .venv/kafka")
+    for words, sentence in (([], "The tweets are generated without Kafka: no Kafka in .venv/kafka\n"), (["--no-kafka"], "")):
+        said = CliRunner().invoke(cli, ["demo", "--duration", "7s", *words])
+        assert said.stderr == f"{sentence}Error: enough\n"
+    assert [(type(source).__name__, duration, feed) for source, duration, feed in ran] == [("GenerateSource", 7.0, None)] * 2
+
+
+def test_wrong_options_are_refused_before_a_broker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_broker, "BrokerProcess", None)
+    for words in (["--duration", "soon"], ["--target", "-"], ["--max-slots", "0"]):
+        refused = CliRunner().invoke(cli, ["demo", *words])
+        assert refused.exit_code == 2 and refused.stderr.startswith("Error: "), refused.output
