@@ -45,7 +45,8 @@ def test_as_many_tweets_come_out_of_kafka_as_went_in_and_no_process_stays(interr
     assert said is not None, (tmp_path / "output").read_text()
     produced, read, enriched = (int(said[place].replace(",", "")) for place in (1, 3, 4))
     assert enriched == read > 50 and (interrupted or (produced == read and said[2] is None))
-    assert not [child for child in children if child.is_running()]
+    assert not [child for child in children if "kafka.Kafka" in _command(child)]
+    assert not psutil.wait_procs(children, timeout=30)[1], "Spark's JVM ends soon after"
 
 
 def _others(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -88,3 +89,25 @@ def test_wrong_options_are_refused_before_a_broker_starts(monkeypatch: pytest.Mo
     for words in (["--duration", "soon"], ["--target", "-"], ["--max-slots", "0"]):
         refused = CliRunner().invoke(cli, ["demo", *words])
         assert refused.exit_code == 2 and refused.stderr.startswith("Error: "), refused.output
+
+
+@pytest.mark.parametrize(
+    ("produced", "failed", "ids", "words", "right"),
+    [
+        (5, 0, [4, 2, 0, 1, 3], "5 tweets were produced; 5 were read, and 5 are in", True),
+        (9, 0, [4, 2, 0, 1, 3], "9 tweets were produced and 4 wait to be read; 5 were read, and 5 are in", True),
+        (5, 1, [4, 2, 0, 1], "and 4 are in the topic enriched-tweets, read with read_committed: 0 missing, 0 twice", True),
+        (5, 0, [4, 2, 0, 1], ": 1 missing, 0 twice", False),
+        (5, 0, [4, 2, 0, 1, 1], ": 1 missing, 1 twice", False),
+        (5, 0, [], "5 were read, and 0 are in the topic enriched-tweets, read with read_committed: 5 missing, 0 twice", False),
+    ],
+)
+def test_tweets_that_are_missing_or_there_twice_are_counted(
+    produced: int, failed: int, ids: list[int], words: str, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker: Any = None
+    feed = demos.Feed(broker, 1.0)
+    monkeypatch.setattr(feed, "_produced", lambda: produced)
+    monkeypatch.setattr(feed, "_enriched", lambda: ids)
+    said, agree = feed.compared({"rows_in": 5, "rows_failed": failed, "rows_out": len(ids)})
+    assert words in said and agree is right
