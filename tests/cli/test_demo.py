@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -77,7 +78,7 @@ def test_without_a_broker_it_says_why_and_generates_the_tweets(monkeypatch: pyte
         raise SetupError("enough")
 
     monkeypatch.setattr(demos, "_run", run)
-    monkeypatch.setattr(kafka_broker, "missing", lambda: "no Kafka in .venv/kafka")
+    monkeypatch.setattr(kafka_broker, "missing", lambda: "no Kafka in .venv/kafka; the end of its log:\nlines\nof it")
     for words, sentence in (([], "The tweets are generated without Kafka: no Kafka in .venv/kafka\n"), (["--no-kafka"], "")):
         said = CliRunner().invoke(cli, ["demo", "--duration", "7s", *words])
         assert said.stderr == f"{sentence}Error: enough\n"
@@ -103,11 +104,14 @@ def test_wrong_options_are_refused_before_a_broker_starts(monkeypatch: pytest.Mo
     ],
 )
 def test_tweets_that_are_missing_or_there_twice_are_counted(
-    produced: int, failed: int, ids: list[int], words: str, right: bool, monkeypatch: pytest.MonkeyPatch
+    produced: int, failed: int, ids: list[int], words: str, right: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    broker: Any = None
+    broker: Any = SimpleNamespace(log=tmp_path / "broker.log")
     feed = demos.Feed(broker, 1.0)
     monkeypatch.setattr(feed, "_produced", lambda: produced)
     monkeypatch.setattr(feed, "_enriched", lambda: ids)
     said, agree = feed.compared({"rows_in": 5, "rows_failed": failed, "rows_out": len(ids)})
     assert words in said and agree is right
+    (tmp_path / "feed.log").write_text("Traceback\nValueError: no\n")
+    said, agree = feed.compared({"rows_in": 5, "rows_failed": failed, "rows_out": len(ids)})
+    assert said.endswith("; the process that writes tweets failed: ValueError: no") and not agree

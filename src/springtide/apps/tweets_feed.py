@@ -46,7 +46,7 @@ def feed(servers: str, topic: str, seconds: float) -> None:
 def _producer(servers: str) -> Any:
     from confluent_kafka import Producer
 
-    return Producer({"bootstrap.servers": servers, "linger.ms": 5})
+    return Producer({"bootstrap.servers": servers, "linger.ms": 5, "log_level": 0})
 
 
 def _write(producer: Any, topic: str, draw: Draw) -> None:

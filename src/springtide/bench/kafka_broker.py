@@ -33,6 +33,10 @@ def missing() -> str | None:
     except ImportError:
         return "confluent-kafka is not installed: pip install springtide[kafka]"
     try:
+        import psutil  # noqa: F401
+    except ImportError:
+        return "psutil is not installed, which watches the broker: pip install springtide[bench]"
+    try:
         find_java()
     except SetupError as error:
         return f"no Java for Kafka's broker: {error}"

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,8 @@ def demo(no_kafka: bool, duration: str, **options: Any) -> None:
             try:
                 broker = ends.enter_context(temporary_broker(BROKER_S))
             except SetupError as error:
-                click.echo(f"The tweets are generated without Kafka: {error}", err=True)
+                why = str(error).splitlines()[0].removesuffix("; the end of its log:")
+                click.echo(f"The tweets are generated without Kafka: {why}", err=True)
         if broker is None:
             print_result(_run(generated, asked))
             return
@@ -84,6 +84,7 @@ class Feed:
         self.over = Event()
         self._broker, self._seconds = broker, seconds
         self._process: Kept | None = None
+        self._log = broker.log.with_name("feed.log")
 
     def __enter__(self) -> Feed:
         from confluent_kafka.admin import AdminClient, NewTopic
@@ -102,12 +103,15 @@ class Feed:
     def watching(self, view: LiveView) -> Any:
         """Shows snapshots, starts the process once the first batch is committed, and ends the run."""
 
+        from confluent_kafka import KafkaException
+
         def watch(snapshot: Snapshot, elapsed_s: float) -> None:
             view.update(snapshot, elapsed_s)
-            if self._process is None:
-                self._process = self._started() if self._read() else None
-            elif not self._process.running() and self._read() == self._produced():
-                self.over.set()
+            with contextlib.suppress(KafkaException):  # a busy broker is asked again with the next snapshot
+                if self._process is None:
+                    self._process = self._started() if self._read() else None
+                elif not self._process.running() and self._read() == self._produced():
+                    self.over.set()
 
         return watch
 
@@ -115,17 +119,20 @@ class Feed:
         """The tweets in the topic of enriched tweets and those produced, in words; and whether they agree."""
         produced, read, ids = self._produced(), summary["rows_in"], self._enriched() if summary["rows_out"] else []
         twice, missing = len(ids) - len(set(ids)), read - summary["rows_failed"] - len(set(ids))
+        failed = self._log.read_text().strip().rpartition("\n")[2] if self._log.exists() else ""
         waiting = f" and {produced - read:,} wait to be read" if produced > read else ""
         return (
             f"Kafka: {produced:,} tweets were produced{waiting}; {read:,} were read, and {len(ids):,} are in the topic"
             f" {ENRICHED}, read with read_committed: {missing:,} missing, {twice:,} twice"
-        ), not (missing or twice)
+            + (f"; the process that writes tweets failed: {failed}" if failed else "")
+        ), not (missing or twice or failed)
 
     def _started(self) -> Kept:
         from springtide.bench.keeper import Kept
 
-        command = [sys.executable, "-m", "springtide.apps.tweets_feed", self._broker.servers, TWEETS, str(self._seconds)]
-        return Kept(command, Path(self._broker.log).with_name("feed.log"), os.environ)
+        module = "springtide.apps.tweets_feed"
+        command = [sys.executable, "-P", "-m", module, self._broker.servers, TWEETS, str(self._seconds)]
+        return Kept(command, self._log, os.environ)
 
     def _produced(self) -> int:
         from confluent_kafka import TopicPartition
