@@ -26,8 +26,8 @@ help: ## list the targets
 
 setup: .venv/.installed .venv/kafka/.fetched .venv/.postgres ## make .venv with Springtide and all it needs; PYTHON=… chooses the Python
 
-demo: setup ## run the tweets topology for a minute; DEMO_FLAGS=… changes how
-	$(BIN)/springtide run tweets $(DEMO_FLAGS)
+demo: setup ## run the tweets topology for a minute, on Kafka where Maven can fetch it; DEMO_FLAGS=… changes how
+	$(BIN)/springtide demo $(DEMO_FLAGS)
 
 lint: setup ## form, types and layers
 	$(BIN)/ruff check

@@ -19,6 +19,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from typing import Any
 
 import springtide as st
 from springtide.model.generated import base_of
@@ -91,13 +92,19 @@ def wave(t: float) -> float:
 
 def topology(rate: object = None, limit: int | None = None, path: str = "tweets") -> st.Topology:
     """The topology. The default rate is ``wave``, for six hours; after them it stays low."""
-    return (
-        st.source.generate(tweet, rate=sampled(wave, _HOURS * 3600) if rate is None else rate, limit=limit)
-        .map(classify)
-        .map(enrich, grouping="auto")
-        .to(st.sink.files(path, roll_every="10s", append=True), name="store")  # each demonstration adds to the folder
-        .named("tweets")
-    )
+    tweets = st.source.generate(tweet, rate=sampled(wave, _HOURS * 3600) if rate is None else rate, limit=limit)
+    return _stored(tweets, st.sink.files(path, roll_every="10s", append=True))  # each demonstration adds to the folder
+
+
+def on_kafka(servers: str, tweets: str, enriched: str, group: str, partitions: int) -> st.Topology:
+    """The topology from topic to topic, exactly once. ``group`` gets the offsets of what was read; the topic of enriched tweets
+    is made with these partitions."""
+    source = st.source.kafka(servers, tweets, value=Tweet, group=group)
+    return _stored(source, st.sink.kafka(servers, enriched, key="entity", partitions=partitions))
+
+
+def _stored(tweets: st.Stream, sink: Any) -> st.Topology:
+    return tweets.map(classify).map(enrich, grouping="auto").to(sink, name="store").named("tweets")
 
 
 def kind_of(entity: int) -> str:

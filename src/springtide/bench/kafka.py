@@ -17,7 +17,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from springtide.bench import kafka_jobs as jobs
-from springtide.bench.kafka_broker import BrokerProcess, missing
+from springtide.bench.kafka_broker import missing, temporary_broker
 from springtide.bench.kafka_side import CORES, Result, Task
 from springtide.bench.keeper import free_ports
 from springtide.bench.statistics import quartiles, turned
@@ -105,15 +104,8 @@ def _broker() -> Iterator[str]:
     reason = missing()
     if reason is not None:
         raise SetupError(f"{reason}; or name a broker with --servers")
-    folder = Path(tempfile.mkdtemp(prefix="springtide-bench-kafka-"))
-    broker = BrokerProcess(folder)
-    try:
-        broker.format()
-        broker.start()
+    with temporary_broker() as broker:
         yield broker.servers
-    finally:
-        broker.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fill(servers: str, topic: str, records: int) -> None:

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from springtide.bench.keeper import Kept, free_ports
@@ -29,10 +33,34 @@ def missing() -> str | None:
     except ImportError:
         return "confluent-kafka is not installed: pip install springtide[kafka]"
     try:
+        import psutil  # noqa: F401
+    except ImportError:
+        return "psutil is not installed, which watches the broker: pip install springtide[bench]"
+    try:
         find_java()
     except SetupError as error:
         return f"no Java for Kafka's broker: {error}"
     return None if (JARS / ".fetched").exists() else f"no Kafka in {JARS}: `make setup` fetches it, with Maven"
+
+
+@contextlib.contextmanager
+def temporary_broker(within_s: float = START_S) -> Iterator[BrokerProcess]:
+    """A broker whose data is in a temporary folder. Raises SetupError if there can be none within some seconds."""
+    reason = missing()
+    if reason is not None:
+        raise SetupError(reason)
+    folder = Path(tempfile.mkdtemp(prefix="springtide-kafka-"))
+    broker = BrokerProcess(folder)
+    try:
+        try:
+            broker.format()
+            broker.start(within_s)
+        except RuntimeError as error:
+            raise SetupError(str(error)) from None
+        yield broker
+    finally:
+        broker.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class BrokerProcess:
@@ -58,12 +86,12 @@ class BrokerProcess:
         if done.returncode:
             raise RuntimeError(f"Kafka's folder cannot be formatted: {done.stdout}{done.stderr}")
 
-    def start(self) -> None:
+    def start(self, within_s: float = START_S) -> None:
         """Start the broker, unless it runs, and wait until it answers."""
         if not self.running():
             self.kill()
             self._kept = Kept([*self._command("kafka.Kafka"), str(self._settings)], self.log, self._environ)
-        until = time.monotonic() + START_S
+        until = time.monotonic() + within_s
         while not self._answers():
             if not self.running() or time.monotonic() > until:
                 raise RuntimeError(f"Kafka does not start; the end of its log:\n{self.log.read_text()[-4000:]}")

@@ -11,8 +11,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import psutil
-
 _SCRIPT = '"$@" </dev/null & echo $!; read -r _; kill -9 $! 2>/dev/null; wait'
 """A shell keeps the server: when the pipe to the shell closes, for whatever reason, the shell kills the server."""
 
@@ -34,6 +32,8 @@ class Kept:
 
     def running(self) -> bool:
         """Whether the process lives: the shell leaves one that has ended as a zombie."""
+        import psutil
+
         try:
             return bool(psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, RenderableType
@@ -28,6 +28,9 @@ GRANT = click.option(
 MANAGERS = click.option(
     "--managers", default="", help="Options of the managers, such as operators=10s,settle=30s; see docs/control.md."
 )
+
+if TYPE_CHECKING:
+    from springtide.running.result import Result
 
 GROUPING = "grouping."
 """Prefix of a grouping's parameters among those of the policy."""
@@ -69,6 +72,16 @@ def warn_of_secrets(names: Iterable[str]) -> None:
 def print_json(document: Any) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(document, allow_nan=False, indent=2))
+
+
+def print_result(result: Result) -> None:
+    """Print the summary of a run, and where its plots are."""
+    from springtide.cli.tables import summary_table
+
+    console = Console()
+    console.print(summary_table(result.summary))
+    for plot in result.plots:
+        console.print(f"Plot: {plot}", soft_wrap=True, highlight=False)
 
 
 def show(document: Any, as_json: bool, table: Callable[[Any], RenderableType]) -> None:

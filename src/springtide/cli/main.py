@@ -1,4 +1,5 @@
-"""``springtide``: run, show, policies, doctor, control, submit, state, simulate, compare, train, calibrate, papers, bench.
+"""``springtide``: run, demo, show, policies, doctor, control, submit, state, simulate, compare, train, calibrate, papers and
+bench.
 
 With ``--json`` standard output is one JSON document; everything else goes to standard error. Exit codes: 1 for a failure, 2 for
 wrong use, else 0, also if a target was missed.
@@ -15,9 +16,21 @@ from rich.console import Console
 
 from springtide.cli.bench import bench
 from springtide.cli.calibrate import calibrate
-from springtide.cli.common import AS_JSON, GRANT, MANAGERS, POLICY, errors, parted, print_json, settings_of, warn_of_secrets
+from springtide.cli.common import (
+    AS_JSON,
+    GRANT,
+    MANAGERS,
+    POLICY,
+    errors,
+    parted,
+    print_json,
+    print_result,
+    settings_of,
+    warn_of_secrets,
+)
 from springtide.cli.compare import compare
 from springtide.cli.control import control
+from springtide.cli.demo import demo
 from springtide.cli.papers import papers
 from springtide.cli.simulate import simulate
 from springtide.cli.state import state
@@ -95,7 +108,6 @@ def cli(verbose: bool) -> None:
 def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run TOPOLOGY: a built-in (tweets), a Python file (job.py or job.py:name), or module:attribute."""
     from springtide.cli import load
-    from springtide.cli.tables import summary_table
     from springtide.cli.view import LiveView
     from springtide.options import RunOptions, operators_of
     from springtide.running import execute
@@ -111,10 +123,7 @@ def run(topology: str, pairs: tuple[str, ...], confs: tuple[str, ...], as_json: 
     if as_json:
         print_json(dict(result.summary))
         return
-    console = Console()
-    console.print(summary_table(result.summary))
-    for plot in result.plots:
-        console.print(f"Plot: {plot}", soft_wrap=True, highlight=False)
+    print_result(result)
 
 
 @cli.command()
@@ -204,6 +213,7 @@ def doctor(as_json: bool, servers: str | None, topic: str | None, config: tuple[
     sys.exit(0 if all(finding.ok for finding in findings) else 1)
 
 
+cli.add_command(demo)
 cli.add_command(control)
 cli.add_command(submit)
 cli.add_command(state)
