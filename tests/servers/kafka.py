@@ -34,16 +34,17 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from springtide.bench.kafka_broker import BrokerProcess, missing
 from springtide.bench.keeper import free_ports
 
+_T = TypeVar("_T")
 USER, PASSWORD = "reader", "Xq7-correct-horse"
 """Of the listener ``kafka.sasl_servers``."""
 STRANGER = "stranger"
@@ -117,7 +118,8 @@ class Broker(BrokerProcess):
 
         with self.consumer() as consumer:
             numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-            return {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=10) for n in sorted(numbers)}
+            places = {n: TopicPartition(topic, n) for n in sorted(numbers)}
+            return {n: self._led(partial(consumer.get_watermark_offsets, place, timeout=10)) for n, place in places.items()}
 
     def group_offsets(self, group: str) -> dict[str, int]:
         """The offsets that a consumer group has committed, by "topic/partition"."""
@@ -219,6 +221,20 @@ class Broker(BrokerProcess):
             ):
                 return
             time.sleep(0.05)
+
+    @staticmethod
+    def _led(question: Callable[[], _T]) -> _T:
+        """Ask again while a broker that has just started does not lead its partitions, though it says so."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        until = time.monotonic() + 20
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > until:
+                    raise
+            time.sleep(0.1)
 
     def _certify(self) -> None:
         """Make a key and a certificate that signs itself."""

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,18 +109,24 @@ def test_a_broker_that_is_away_in_the_middle_is_waited_for(
 ) -> None:
     outward = kafka.topic(partitions=2)
     topology = st.source.generate(made, rate=150, limit=COUNT).to(st.sink.kafka(kafka.servers, outward), name="out").named("t")
-    threading.Thread(target=away, args=(kafka, outward, 15.0), daemon=True).start()
+
+    def said() -> list[str]:
+        return [text for text in (record.getMessage() for record in [*caplog.records]) if "sink 'out'" in text]
+
+    threading.Thread(target=away, args=(kafka, outward, said), daemon=True).start()
     with caplog.at_level(logging.WARNING, "springtide.spark"):
         result = run(topology, spark, tmp_path)
-    said = [record.getMessage() for record in caplog.records if "sink 'out'" in record.getMessage()]
-    assert len(said) == 2 and "cannot be reached" in said[0] and said[1] == "sink 'out' can be reached again"
+    assert len(said()) == 2 and "cannot be reached" in said()[0] and said()[1] == "sink 'out' can be reached again"
     assert ids(kafka, outward) == list(range(COUNT))
     assert result.summary["restarts"] == 0
 
 
-def away(kafka: Broker, topic: str, seconds: float) -> None:
+def away(kafka: Broker, topic: str, noticed: Callable[[], object]) -> None:
+    """Kill the broker once something is published, and start it again once the run has noticed."""
     while len(kafka.messages(topic)) < 10:
         time.sleep(0.1)
     kafka.kill()
-    time.sleep(seconds)
+    until = time.monotonic() + 90
+    while not noticed() and time.monotonic() < until:
+        time.sleep(0.1)
     kafka.start()

@@ -190,8 +190,8 @@ class FilesEnumerator(Enumerator):
             self._seen.refresh()
         found = self._seen.checksum(number)
         if begun > self._seen.next:
-            listed = f"lists {self._seen.next} files, but batches have read {begun}: files of it are gone"
-            raise DamageError(self._seen.folder, listed, MEND)
+            gone = f"is gone: the list of files ends at {self._seen.next}, but batches have read {begun}"
+            raise DamageError(self._seen.following, gone, MEND)
         if found is not None and found != position["list"]:
             raise DamageError(self._seen.folder, "lists other files than this checkpoint has read", MEND)
         return position

@@ -87,6 +87,11 @@ class Seen:
         """The number of files in the list."""
         return self._base + len(self._entries)
 
+    @property
+    def following(self) -> Path:
+        """The document that goes on with the list."""
+        return self.folder / f"{self.next:012d}.json"
+
     def checksum(self, number: int) -> int | None:
         """The checksum of the first ``number`` files; None if it is not known."""
         index = number - self._base
@@ -100,7 +105,7 @@ class Seen:
         summary = max(self.folder.glob("seen-*.json"), default=None)
         if summary is not None and int(summary.stem.removeprefix("seen-")) > self._base:
             self._skip_to(summary)
-        while (document := read_json(file := self.folder / f"{self.next:012d}.json", PART)) is not None:
+        while (document := read_json(file := self.following, PART)) is not None:
             self._add(document, file)
 
     def _skip_to(self, summary: Path) -> None:
@@ -160,7 +165,7 @@ class Seen:
             "first": self.next, "before": self._checksums[-1], "files": [[*each[:-1], list(each.groups)] for each in entries],
             "sampled": dict(sampled or self.sampled), **({"spark": dict(spark)} if spark else {}),
         }  # fmt: skip
-        file = self.folder / f"{self.next:012d}.json"
+        file = self.following
         write_atomic(file, document)
         self._add(document, file)
 
