@@ -51,6 +51,7 @@ class Job:
         self._process: subprocess.Popen[bytes] | None = None
         self._root: psutil.Process | None = None  # knows when another process has got the same number
         self._seen: set[psutil.Process] = set()
+        self._workers: set[psutil.Process] = set()
         Path(settings.root).mkdir(parents=True, exist_ok=True)
 
     @property
@@ -117,10 +118,12 @@ class Job:
         return [one.process for one in self._family() if one.parent == self.pid and one.runs("java")]
 
     def workers(self) -> list[psutil.Process]:
-        """The Python workers that run tasks. A daemon forks them, so that they have its command line."""
+        """The Python workers that run tasks. A daemon forks them, so that they have its command line; when it is killed they go
+        on, as orphans."""
         forked = [one for one in self._family() if one.runs("python") and one.runs("springtide.spark.private.daemon")]
         daemons = {one.process.pid for one in forked}
-        return [one.process for one in forked if one.parent in daemons]
+        self._workers |= {one.process for one in forked if one.parent in daemons}
+        return sorted((worker for worker in self._workers if _runs(worker)), key=lambda worker: worker.pid)
 
     def helpers(self) -> list[psutil.Process]:
         """The other Python processes of the JVM's: those that plan the source's batches, and the daemons."""
@@ -152,6 +155,12 @@ class Job:
             kill(process)
         if self._process is not None:
             self._process.wait()
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def kill(*victims: psutil.Process) -> int:

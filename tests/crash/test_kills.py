@@ -26,7 +26,7 @@ STEPS = (
 def endure(folder: Path, seed: int, victims: Sequence[str]) -> tuple[Settings, list[Kill]]:
     """Run a job to its end, and kill these on the way, one after the other."""
     rng = random.Random(f"{' '.join(victims)} {seed}")
-    settings = Settings(str(folder), records=3_200, fused=seed % 2 == 1, grouping=("tide", "round-robin")[seed % 2])
+    settings = Settings(str(folder), records=1_920, fused=seed % 2 == 1, grouping=("tide", "round-robin")[seed % 2])
     landed: list[Kill] = []
     planned: dict[int, dict[str, Any]] = {}
     with started(settings) as running:
